@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The decisions of Holdfast: facts in, decision out.
+ *
+ * No BPF helper, no map and no clock is used here. The same text is compiled
+ * into the BPF scheduler, into the simulator and into property tests, so what
+ * the tests prove is what runs in the kernel. The includer provides the kernel's
+ * fixed-width types (u8, u32, u64, s64) and bool.
+ *
+ * Time is in nanoseconds. Virtual time is CPU time scaled by HF_WEIGHT_NICE0 /
+ * weight; it may wrap, so order is taken from differences.
+ */
+#ifndef __HOLDFAST_POLICY_H
+#define __HOLDFAST_POLICY_H
+
+/* native.c defines this away, to give user space functions it can link to. */
+#ifndef HF_FN
+#define HF_FN static inline __attribute__((always_inline))
+#endif
+
+/* What a vCPU is doing, as far as its guest's memory tells; design of the reader in crates/guest. */
+enum hf_class {
+	HF_UNKNOWN = 0, /* not readable: scheduled as an ordinary task */
+	HF_FREE = 1,	/* preempting it delays no sibling */
+	HF_HOLDER = 2,	/* holds at least one spinlock, or has preemption off */
+	HF_IRQ = 3,	/* serves an interrupt */
+	HF_WAITER = 4,	/* queued for a lock, not first: running it is waste */
+	HF_HEAD = 5,	/* first in the queue: the lock is handed to it next */
+};
+#define HF_NR_CLASSES 6
+
+/*
+ * The words a class is made of, as they lie in the guest's per-CPU area.
+ * Layout: include/linux/preempt.h and kernel/locking/mcs_spinlock.h of the guest.
+ */
+struct hf_guest_facts {
+	u32 preempt_count; /* __preempt_count, or pcpu_hot.preempt_count */
+	u32 queued;	   /* qnodes[0].mcs.count: nesting depth of queued-spinlock slow paths */
+	u32 at_head;	   /* qnodes[0].mcs.locked: non-zero once the predecessor handed over */
+	u32 idle;	   /* non-zero if the running task is the idle task of this CPU */
+};
+
+/* Bits of preempt_count; the inverted need-resched bit (31) says nothing about locks. */
+#define HF_PREEMPT_DEPTH_MASK 0x000000ffU
+#define HF_PREEMPT_IRQ_MASK   0x00ffff00U /* softirq, hardirq, NMI */
+
+/* Tunables. Set once at load time; every one is a time in ns unless its name says otherwise. */
+struct hf_params {
+	u64 slice_ns;		   /* time a task may run before others get their turn */
+	u64 grace_max_ns;	   /* cap on keeping a lock holder running past its turn */
+	u64 grace_step_ns;	   /* first step of a grace; each further step doubles */
+	u64 grace_bank_max_ns;	   /* most grace a VM can have saved up */
+	u32 grace_share_permille;  /* grace a VM earns per CPU time it uses */
+	u32 resume_boost_permille; /* of a slice: how far ahead a preempted holder is queued */
+	u64 spin_ns;		   /* for how long a vCPU may spin before it is taken at its word */
+	u64 look_ns;		   /* how soon a vCPU with preempted siblings is looked at */
+	u64 wakeup_margin_ns;	   /* virtual time a waking task must be behind the running one */
+};
+
+/* Why a vCPU keeps the CPU at the end of its turn, or does not. */
+enum hf_verdict {
+	HF_PREEMPT = 0,	    /* nothing to protect */
+	HF_EXTEND = 1,	    /* runs on for step_ns */
+	HF_RELEASE = 2,	    /* was extended and left its critical section */
+	HF_CAPPED = 3,	    /* was extended up to the cap */
+	HF_OVER_BUDGET = 4, /* its VM has no grace left */
+	HF_BACK_OFF = 5,    /* its graces keep ending at the cap: not a holder that helps */
+	HF_WAITS = 6,	    /* waits for a sibling that is preempted: running on helps nobody */
+};
+#define HF_NR_VERDICTS 7
+
+/* What is known of the vCPUs of a VM that are preempted, when another one of it is looked at. */
+struct hf_siblings {
+	bool holder; /* one holds a lock, or was handed one since: everybody queued waits for it */
+	bool queued; /* one is in a queue: those behind it wait for it */
+	bool called; /* one has cross-CPU calls pending, which some caller may spin on */
+};
+
+/* Who should have the CPU of a vCPU that spins. */
+enum hf_target {
+	HF_TO_NOBODY = 0, /* nobody would use it better */
+	HF_TO_HOLDER = 1, /* the preempted holder */
+	HF_TO_CALLED = 2, /* the preempted sibling with calls pending */
+	HF_TO_NAMED = 3,  /* whom KVM asked for */
+};
+#define HF_NR_TARGETS 4
+
+/* One vCPU's grace. All zero is the state of a vCPU that never had any. */
+struct hf_grace {
+	u64 granted_ns;	   /* granted since this grace began; 0 outside one */
+	u32 nr_steps;	   /* steps granted since this grace began */
+	u32 capped_streak; /* graces in a row that ended at the cap */
+	u32 skip;	   /* turns left to skip because of the streak */
+};
+
+struct hf_decision {
+	enum hf_verdict verdict;
+	u64 step_ns; /* with HF_EXTEND: how long until the vCPU is looked at again */
+};
+
+/* A streak of capped graces doubles the turns skipped, up to 2^HF_BACK_OFF_MAX. */
+#define HF_BACK_OFF_FREE 2 /* capped graces in a row that cost nothing */
+#define HF_BACK_OFF_MAX	 6
+
+HF_FN enum hf_class hf_classify(const struct hf_guest_facts *f)
+{
+	u32 depth = f->preempt_count & HF_PREEMPT_DEPTH_MASK;
+
+	if (f->preempt_count & HF_PREEMPT_IRQ_MASK)
+		return HF_IRQ;
+	/* The idle task runs with preemption off (init_idle), which is no lock. */
+	if (f->idle && depth)
+		depth--;
+	if (!depth)
+		return HF_FREE;
+	/* The slow path runs with preemption off, once; what is beyond that is a lock that is held. */
+	if (!f->queued || depth > 1)
+		return HF_HOLDER;
+	return f->at_head ? HF_HEAD : HF_WAITER;
+}
+
+/* Would preempting this vCPU make its siblings wait? */
+HF_FN bool hf_is_protected(enum hf_class class)
+{
+	return class == HF_HOLDER || class == HF_IRQ || class == HF_HEAD;
+}
+
+/*
+ * Does it help to keep this vCPU running? One that holds a lock gets done with it. One
+ * that is queued gets through, unless the queue cannot move. And what looks like a
+ * holder while a preempted sibling has calls pending is probably their caller, which
+ * spins with preemption off until they are answered.
+ */
+HF_FN bool hf_is_worth_extending(enum hf_class class, const struct hf_siblings *s)
+{
+	if (class == HF_WAITER)
+		return !s->holder && !s->queued && !s->called;
+	return hf_is_protected(class) && !s->called;
+}
+
+/*
+ * Whom a vCPU waits for. A waiter's holder comes first; what looks like a holder waits, if
+ * at all, for its calls. Where nobody is known to be stuck, a spinner that is left alone
+ * has its lock sooner than one that is put into a queue of the host: only when it spins
+ * for as long as no holder would be waited for is it taken at its word (@spun_long).
+ */
+HF_FN enum hf_target hf_yield_target(enum hf_class class, const struct hf_siblings *s, bool named,
+				     bool spun_long)
+{
+	switch (class) {
+	case HF_WAITER:
+	case HF_HEAD:
+		if (s->holder)
+			return HF_TO_HOLDER;
+		if (s->called)
+			return HF_TO_CALLED;
+		break;
+	case HF_HOLDER:
+	case HF_IRQ:
+		if (s->called)
+			return HF_TO_CALLED;
+		if (s->holder && (named || spun_long))
+			return HF_TO_HOLDER;
+		break;
+	default:
+		/* It spins in user space, or cannot be read. */
+		spun_long = true;
+	}
+	return named && spun_long ? HF_TO_NAMED : HF_TO_NOBODY;
+}
+
+/*
+ * At the end of a turn, and at each step of a grace: extend, or preempt and why.
+ * @bank_ns is the VM's saved grace; a step is paid for when it is granted, so that
+ * no number of vCPUs can together be granted more than their VM has earned.
+ */
+HF_FN struct hf_decision hf_grace_decide(struct hf_grace *g, u64 *bank_ns, enum hf_class class,
+					 const struct hf_siblings *s, const struct hf_params *prm)
+{
+	struct hf_decision d = { HF_PREEMPT, 0 };
+	u64 left_ns, step_ns;
+
+	if (!hf_is_worth_extending(class, s)) {
+		if (hf_is_protected(class)) {
+			d.verdict = HF_WAITS;
+		} else if (g->granted_ns) {
+			d.verdict = HF_RELEASE;
+			g->capped_streak = 0;
+		}
+		goto out_end;
+	}
+
+	if (!g->granted_ns && g->skip) {
+		g->skip--;
+		d.verdict = HF_BACK_OFF;
+		goto out_end;
+	}
+
+	left_ns = prm->grace_max_ns > g->granted_ns ? prm->grace_max_ns - g->granted_ns : 0;
+	if (!left_ns) {
+		d.verdict = HF_CAPPED;
+		if (g->granted_ns && g->capped_streak < HF_BACK_OFF_FREE + HF_BACK_OFF_MAX)
+			g->capped_streak++;
+		if (g->capped_streak > HF_BACK_OFF_FREE)
+			g->skip = 1U << (g->capped_streak - HF_BACK_OFF_FREE);
+		goto out_end;
+	}
+
+	/* Doubling keeps the number of looks logarithmic and the overshoot below the need itself. */
+	step_ns = prm->grace_step_ns << (g->nr_steps < 16 ? g->nr_steps : 16);
+	if (step_ns > left_ns)
+		step_ns = left_ns;
+	if (*bank_ns < step_ns) {
+		d.verdict = HF_OVER_BUDGET;
+		goto out_end;
+	}
+
+	*bank_ns -= step_ns;
+	g->granted_ns += step_ns;
+	g->nr_steps++;
+	d.verdict = HF_EXTEND;
+	d.step_ns = step_ns;
+	return d;
+
+out_end:
+	g->granted_ns = 0;
+	g->nr_steps = 0;
+	return d;
+}
+
+/* A VM earns grace by running, so that a large VM has more of it and an idle one saves none. */
+HF_FN u64 hf_grace_earn(u64 bank_ns, u64 ran_ns, const struct hf_params *prm)
+{
+	bank_ns += ran_ns * prm->grace_share_permille / 1000;
+	return bank_ns < prm->grace_bank_max_ns ? bank_ns : prm->grace_bank_max_ns;
+}
+
+HF_FN bool hf_vtime_before(u64 a, u64 b)
+{
+	return (s64)(a - b) < 0;
+}
+
+/* Weights as sched_ext has them, 100 for nice 0, in 1/1024: shares of groups are fractions. */
+#define HF_WEIGHT_SCALE 1024
+#define HF_WEIGHT_NICE0 (100 * HF_WEIGHT_SCALE)
+
+HF_FN u64 hf_scale_by_weight(u64 delta_ns, u32 weight)
+{
+	return delta_ns * HF_WEIGHT_NICE0 / (weight ? weight : 1);
+}
+
+/*
+ * A member of a group, one level up: of the weight that the group has among its
+ * siblings, it has what its own is of @total, that of all active members.
+ */
+HF_FN u32 hf_weight_in_group(u32 weight, u32 group_weight, u64 total)
+{
+	u64 share = (u64)weight * group_weight / (total ? total : 1);
+
+	/* The total is of a moment ago, and may not have this member yet. */
+	if (share > (u64)group_weight * HF_WEIGHT_SCALE)
+		share = (u64)group_weight * HF_WEIGHT_SCALE;
+	return share ? share : 1;
+}
+
+/* Virtual time of a task after it ran. Grace is charged like any other time. */
+HF_FN u64 hf_charge(u64 vtime, u64 ran_ns, u32 weight)
+{
+	return vtime + hf_scale_by_weight(ran_ns, weight);
+}
+
+/*
+ * Virtual time of a task that becomes runnable. One that slept may claim one slice of
+ * the past and no more. One that never stopped wanting to run keeps what it is owed,
+ * up to the much larger bound that affinity can make it fall behind.
+ */
+#define HF_OWED_MAX_SLICES 32
+
+HF_FN u64 hf_place(u64 vtime, u64 vtime_now, u32 weight, bool slept, const struct hf_params *prm)
+{
+	u64 credit_ns = prm->slice_ns * (slept ? 1 : HF_OWED_MAX_SLICES);
+	u64 floor = vtime_now - hf_scale_by_weight(credit_ns, weight);
+
+	return hf_vtime_before(vtime, floor) ? floor : vtime;
+}
+
+/*
+ * The host's virtual time after some task was charged up to @vtime. It follows the
+ * task that is furthest ahead at a distance of a slice, so that one which ran alone
+ * for long never waits for longer than that when others come.
+ */
+HF_FN u64 hf_advance(u64 vtime_now, u64 vtime, u32 weight, const struct hf_params *prm)
+{
+	u64 trailing = vtime - hf_scale_by_weight(prm->slice_ns, weight);
+
+	return hf_vtime_before(vtime_now, trailing) ? trailing : vtime_now;
+}
+
+/*
+ * Where a runnable task is queued. A vCPU that was preempted while siblings wait for it
+ * goes ahead of its turn, and so does one that had stopped to wait for a lock and is
+ * woken: the lock is its own now. Only the order changes: what it runs is charged in
+ * full, and once it is further ahead than the boost it waits like everybody else.
+ */
+HF_FN u64 hf_queue_key(u64 vtime, enum hf_class class, bool woken, const struct hf_params *prm)
+{
+	bool first = woken ? class == HF_WAITER || class == HF_HEAD : hf_is_protected(class);
+
+	return first ? vtime - prm->slice_ns * prm->resume_boost_permille / 1000 : vtime;
+}
+
+/*
+ * @from gives its CPU to @to, which would come later: they swap places. What the two have
+ * coming together does not change, so no number of yields wins their VM anything.
+ */
+HF_FN void hf_swap_places(u64 *from_vtime, u64 *to_vtime)
+{
+	u64 from = *from_vtime;
+
+	if (hf_vtime_before(from, *to_vtime)) {
+		*from_vtime = *to_vtime;
+		*to_vtime = from;
+	}
+}
+
+/*
+ * May @from give its CPU to @to although the task with @first_key is next? As far as a
+ * preempted holder goes ahead of its turn, and no further: else a VM of vCPUs that hand
+ * the CPU to one another would never come to the end of its turn.
+ */
+HF_FN bool hf_may_give(u64 from_vtime, u64 to_vtime, u64 first_key, const struct hf_params *prm)
+{
+	u64 place = hf_vtime_before(from_vtime, to_vtime) ? from_vtime : to_vtime;
+
+	return !hf_vtime_before(first_key, hf_queue_key(place, HF_HOLDER, false, prm));
+}
+
+/* May a waking task with this key take the CPU from one whose virtual time is @curr_vtime? */
+HF_FN bool hf_wakeup_preempts(u64 key, u64 curr_vtime, const struct hf_params *prm)
+{
+	return hf_vtime_before(key + prm->wakeup_margin_ns, curr_vtime);
+}
+
+#endif /* __HOLDFAST_POLICY_H */

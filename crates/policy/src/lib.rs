@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The decisions of Holdfast, callable from Rust.
+//!
+//! `policy.h` is the one place where they are written; this crate compiles it for user space and
+//! gives it a safe face, for the reader, the simulator and the property tests. The BPF scheduler
+//! includes the same file.
+
+#[allow(missing_docs, unreachable_pub, non_camel_case_types, dead_code)]
+#[allow(clippy::undocumented_unsafe_blocks)]
+mod raw {
+    include!(concat!(env!("OUT_DIR"), "/policy.rs"));
+}
+
+pub use raw::{Decision, Grace, GuestFacts, Params, Siblings, Target, VcpuClass, Verdict};
+
+/// The weight of nice 0; weights are those of sched_ext in 1/1024.
+pub const WEIGHT_NICE0: u32 = raw::HF_WEIGHT_NICE0;
+
+/// Number of classes a vCPU can be in; classes are dense from 0.
+pub const NR_CLASSES: usize = raw::HF_NR_CLASSES as usize;
+/// Number of verdicts; verdicts are dense from 0.
+pub const NR_VERDICTS: usize = raw::HF_NR_VERDICTS as usize;
+/// Number of targets of a yield; targets are dense from 0.
+pub const NR_TARGETS: usize = raw::HF_NR_TARGETS as usize;
+
+impl VcpuClass {
+    /// Every class, in the order of its number.
+    pub const ALL: [Self; NR_CLASSES] =
+        [Self::Unknown, Self::Free, Self::Holder, Self::Irq, Self::Waiter, Self::Head];
+
+    /// The name used in every output.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Free => "free",
+            Self::Holder => "holder",
+            Self::Irq => "irq",
+            Self::Waiter => "waiter",
+            Self::Head => "head",
+        }
+    }
+
+    /// Would preempting a vCPU of this class make its siblings wait?
+    pub fn is_protected(self) -> bool {
+        // SAFETY: a pure function of its argument.
+        unsafe { raw::hf_is_protected(self) }
+    }
+}
+
+/// What a vCPU is doing, from the words in its per-CPU area.
+pub fn classify(facts: &GuestFacts) -> VcpuClass {
+    // SAFETY: reads `facts` only, and returns a declared class for every input (property-tested).
+    unsafe { raw::hf_classify(facts) }
+}
+
+impl Params {
+    /// Decides, at the end of a turn or of a step of grace, whether a vCPU keeps its CPU.
+    /// `bank_ns` is the grace its VM has saved.
+    pub fn decide(
+        &self,
+        grace: &mut Grace,
+        bank_ns: &mut u64,
+        class: VcpuClass,
+        siblings: &Siblings,
+    ) -> Decision {
+        // SAFETY: valid, distinct references; nothing is kept.
+        unsafe { raw::hf_grace_decide(grace, bank_ns, class, siblings, self) }
+    }
+
+    /// Grace saved by a VM after one of its vCPUs ran for `ran_ns`.
+    pub fn earn(&self, bank_ns: u64, ran_ns: u64) -> u64 {
+        // SAFETY: reads `self` only.
+        unsafe { raw::hf_grace_earn(bank_ns, ran_ns, self) }
+    }
+
+    /// Virtual time of a task that becomes runnable; `slept` if it did not want to run before.
+    pub fn place(&self, vtime: u64, vtime_now: u64, weight: u32, slept: bool) -> u64 {
+        // SAFETY: reads `self` only.
+        unsafe { raw::hf_place(vtime, vtime_now, weight, slept, self) }
+    }
+
+    /// The host's virtual time after some task was charged up to `vtime`.
+    pub fn advance(&self, vtime_now: u64, vtime: u64, weight: u32) -> u64 {
+        // SAFETY: reads `self` only.
+        unsafe { raw::hf_advance(vtime_now, vtime, weight, self) }
+    }
+
+    /// Position in the queue of a runnable task that was `class` when it stopped; `woken` if it had
+    /// stopped by itself.
+    pub fn queue_key(&self, vtime: u64, class: VcpuClass, woken: bool) -> u64 {
+        // SAFETY: reads `self` only.
+        unsafe { raw::hf_queue_key(vtime, class, woken, self) }
+    }
+
+    /// May a vCPU give its CPU to another, although the task with `first_key` is next?
+    pub fn may_give(&self, from_vtime: u64, to_vtime: u64, first_key: u64) -> bool {
+        // SAFETY: reads `self` only.
+        unsafe { raw::hf_may_give(from_vtime, to_vtime, first_key, self) }
+    }
+
+    /// May a waking task take the CPU from a running one?
+    pub fn wakeup_preempts(&self, key: u64, curr_vtime: u64) -> bool {
+        // SAFETY: reads `self` only.
+        unsafe { raw::hf_wakeup_preempts(key, curr_vtime, self) }
+    }
+}
+
+/// Does keeping a vCPU of this class running help its VM?
+pub fn is_worth_extending(class: VcpuClass, siblings: &Siblings) -> bool {
+    // SAFETY: reads `siblings` only.
+    unsafe { raw::hf_is_worth_extending(class, siblings) }
+}
+
+/// Who should have the CPU of a vCPU that spins. `named`: KVM asked for somebody; `spun_long`: it has
+/// spun for longer than a holder would be waited for.
+pub fn yield_target(class: VcpuClass, siblings: &Siblings, named: bool, spun_long: bool) -> Target {
+    // SAFETY: reads `siblings` only.
+    unsafe { raw::hf_yield_target(class, siblings, named, spun_long) }
+}
+
+/// The virtual times of two vCPUs after the first gave its CPU to the second.
+pub fn swap_places(from: u64, to: u64) -> (u64, u64) {
+    let (mut from, mut to) = (from, to);
+    // SAFETY: two valid, distinct references; nothing is kept.
+    unsafe { raw::hf_swap_places(&mut from, &mut to) };
+    (from, to)
+}
+
+/// Weight of a member of a group of `group_weight`, whose active members have `total` together, among
+/// the siblings of the group. `weight` and the result are in the unit of [`WEIGHT_NICE0`].
+pub fn weight_in_group(weight: u32, group_weight: u32, total: u64) -> u32 {
+    // SAFETY: a pure function of its arguments.
+    unsafe { raw::hf_weight_in_group(weight, group_weight, total) }
+}
+
+/// Virtual time after running for `ran_ns` at `weight` (in the unit of [`WEIGHT_NICE0`]).
+pub fn charge(vtime: u64, ran_ns: u64, weight: u32) -> u64 {
+    // SAFETY: a pure function of its arguments.
+    unsafe { raw::hf_charge(vtime, ran_ns, weight) }
+}
+
+/// Order of virtual times, which may wrap.
+pub fn vtime_before(a: u64, b: u64) -> bool {
+    // SAFETY: a pure function of its arguments.
+    unsafe { raw::hf_vtime_before(a, b) }
+}

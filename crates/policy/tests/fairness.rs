@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Shares under the policy, in a small model of a host: CPUs that always run the runnable task
+//! with the smallest key, and tasks that may claim what they like.
+
+use holdfast_policy::{
+    Grace, Params, Siblings, VcpuClass, Verdict, WEIGHT_NICE0, charge, swap_places, vtime_before,
+    weight_in_group,
+};
+use proptest::prelude::*;
+
+const PARAMS: Params = Params {
+    slice_ns: 3_000_000,
+    grace_max_ns: 1_000_000,
+    grace_step_ns: 30_000,
+    grace_bank_max_ns: 20_000_000,
+    grace_share_permille: 100,
+    resume_boost_permille: 2000,
+    spin_ns: 3_000_000,
+    look_ns: 100_000,
+    wakeup_margin_ns: 500_000,
+};
+
+#[derive(Clone, Debug)]
+struct Task {
+    weight: u32,
+    /// What its guest says whenever it is asked.
+    claims: VcpuClass,
+    /// Runs for a slice and then sleeps for this long; 0: never sleeps.
+    sleeps_ns: u64,
+    vtime: u64,
+    ran_ns: u64,
+    longest_wait_ns: u64,
+    runnable_since: u64,
+    grace: Grace,
+    bank_ns: u64,
+}
+
+impl Task {
+    fn new(weight: u32, claims: VcpuClass) -> Self {
+        Self {
+            weight,
+            claims,
+            sleeps_ns: 0,
+            vtime: 0,
+            ran_ns: 0,
+            longest_wait_ns: 0,
+            runnable_since: 0,
+            grace: Grace::default(),
+            bank_ns: 0,
+        }
+    }
+}
+
+/// One CPU; returns the time that passed.
+fn simulate(tasks: &mut [Task], turns: usize, start_vtime: u64) -> u64 {
+    let (mut now, mut vtime_now) = (0u64, start_vtime);
+    let mut keys: Vec<u64> = vec![start_vtime; tasks.len()];
+    for task in tasks.iter_mut() {
+        task.vtime = start_vtime;
+    }
+    for _ in 0..turns {
+        let Some(next) = (0..tasks.len())
+            .filter(|i| tasks[*i].runnable_since <= now)
+            .reduce(|a, b| if vtime_before(keys[b], keys[a]) { b } else { a })
+        else {
+            now += PARAMS.slice_ns;
+            continue;
+        };
+        let task = &mut tasks[next];
+        task.longest_wait_ns = task.longest_wait_ns.max(now - task.runnable_since);
+        let mut ran = PARAMS.slice_ns;
+        loop {
+            let decision = PARAMS.decide(
+                &mut task.grace,
+                &mut task.bank_ns,
+                task.claims,
+                &Siblings::default(),
+            );
+            if decision.verdict != Verdict::Extend {
+                break;
+            }
+            ran += decision.step_ns;
+        }
+        now += ran;
+        task.ran_ns += ran;
+        task.bank_ns = PARAMS.earn(task.bank_ns, ran);
+        task.vtime = charge(task.vtime, ran, task.weight);
+        vtime_now = PARAMS.advance(vtime_now, task.vtime, task.weight);
+        task.vtime = PARAMS.place(task.vtime, vtime_now, task.weight, task.sleeps_ns > 0);
+        keys[next] = PARAMS.queue_key(task.vtime, task.claims, task.sleeps_ns > 0);
+        task.runnable_since = now + task.sleeps_ns;
+    }
+    now
+}
+
+fn class() -> impl Strategy<Value = VcpuClass> {
+    proptest::sample::select(VcpuClass::ALL.to_vec())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..Default::default() })]
+
+    #[test]
+    fn shares_follow_weights_whatever_guests_claim(
+        claims in prop::collection::vec((class(), WEIGHT_NICE0 / 5..4 * WEIGHT_NICE0), 2..8),
+        start_vtime in prop_oneof![Just(0u64), Just(u64::MAX - 10_000_000), any::<u64>()],
+    ) {
+        let mut tasks: Vec<Task> =
+            claims.iter().map(|(class, weight)| Task::new(*weight, *class)).collect();
+        let total = simulate(&mut tasks, 20_000, start_vtime);
+        let weights: u64 = tasks.iter().map(|task| u64::from(task.weight)).sum();
+        for task in &tasks {
+            let share = task.ran_ns as f64 / total as f64;
+            let fair = f64::from(task.weight) / weights as f64;
+            prop_assert!((share - fair).abs() < 0.01, "{share} instead of {fair}: {task:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_starves(
+        claims in prop::collection::vec(class(), 2..12),
+        start_vtime: u64,
+    ) {
+        let mut tasks: Vec<Task> = claims.iter().map(|class| Task::new(WEIGHT_NICE0, *class)).collect();
+        simulate(&mut tasks, 5_000, start_vtime);
+        let turn = PARAMS.slice_ns + PARAMS.grace_max_ns;
+        for task in &tasks {
+            // Everybody's turn, and the boost of each of them, may come first.
+            let bound = (tasks.len() as u64 + 1) * turn * 4;
+            prop_assert!(task.longest_wait_ns <= bound, "{} ns: {task:?}", task.longest_wait_ns);
+        }
+    }
+
+    #[test]
+    fn a_task_that_comes_back_takes_no_more_than_its_credit(sleep_ms in 1u64..10_000) {
+        let mut tasks = vec![Task::new(WEIGHT_NICE0, VcpuClass::Free), Task::new(WEIGHT_NICE0, VcpuClass::Free)];
+        tasks[1].sleeps_ns = sleep_ms * 1_000_000;
+        simulate(&mut tasks, 2_000, 0);
+        // However long it slept, the other one waits for its turn and for the credit, no longer.
+        prop_assert!(tasks[0].longest_wait_ns <= 4 * PARAMS.slice_ns, "{:?}", tasks[0]);
+    }
+}
+
+#[test]
+fn a_hostile_guest_gains_nothing_on_an_honest_one() {
+    let mut tasks =
+        vec![Task::new(WEIGHT_NICE0, VcpuClass::Free), Task::new(WEIGHT_NICE0, VcpuClass::Holder)];
+    let total = simulate(&mut tasks, 100_000, 0);
+    let honest = tasks[0].ran_ns as f64 / total as f64;
+    assert!((honest - 0.5).abs() < 0.002, "{honest}");
+}
+
+proptest! {
+    #[test]
+    fn swapping_places_wins_a_vm_nothing(from: u64, ahead in -1_000_000_000i64..1_000_000_000) {
+        let to = from.wrapping_add_signed(ahead);
+        let (from_after, to_after) = swap_places(from, to);
+        prop_assert_eq!(from_after.wrapping_add(to_after), from.wrapping_add(to));
+        // Whoever gets the CPU is now the one whose turn it was.
+        prop_assert!(!vtime_before(from_after, to_after));
+    }
+
+    #[test]
+    fn vcpus_that_hand_on_their_cpu_come_to_an_end(step_ns in 1_000u64..1_000_000, start: u64) {
+        // Two of a VM give the CPU to one another after each step, while somebody else is next.
+        let (mut runs, mut waits, mut ran_ns) = (start, start, 0u64);
+        while PARAMS.may_give(runs, waits, start) {
+            (waits, runs) = swap_places(charge(runs, step_ns, WEIGHT_NICE0), waits);
+            ran_ns += step_ns;
+            prop_assert!(ran_ns < 100 * PARAMS.slice_ns, "a turn without end");
+        }
+        let boost_ns = PARAMS.slice_ns * u64::from(PARAMS.resume_boost_permille) / 1000;
+        prop_assert!(ran_ns <= 2 * (boost_ns + step_ns), "{ran_ns} ns");
+    }
+
+    #[test]
+    fn members_share_what_their_group_has(
+        group_weight in 1u32..10_000,
+        weights in prop::collection::vec(1u32..10_000, 1..300),
+    ) {
+        let total: u64 = weights.iter().map(|w| u64::from(*w)).sum();
+        let unit = WEIGHT_NICE0 / 100;
+        let shared: u64 = weights
+            .iter()
+            .map(|w| u64::from(weight_in_group(w * unit, group_weight, total)))
+            .sum();
+        let whole = u64::from(group_weight) * u64::from(unit);
+        // Rounding takes or gives each member less than one unit.
+        prop_assert!(shared.abs_diff(whole) <= weights.len() as u64, "{shared} of {whole}");
+    }
+
+    #[test]
+    fn no_member_has_more_than_its_group(weight: u32, group_weight in 1u32..10_000, total: u64) {
+        let share = weight_in_group(weight, group_weight, total);
+        prop_assert!((1..=group_weight * (WEIGHT_NICE0 / 100)).contains(&share));
+    }
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What grace may never do, whatever a guest claims.
+
+use holdfast_policy::{Grace, Params, Siblings, VcpuClass, Verdict, is_worth_extending};
+use proptest::prelude::*;
+
+fn params() -> impl Strategy<Value = Params> {
+    (1_000u64..100_000, 1u64..100, 0u32..=1000, 0u64..50_000_000).prop_map(
+        |(grace_step_ns, steps, grace_share_permille, grace_bank_max_ns)| Params {
+            slice_ns: 3_000_000,
+            grace_max_ns: grace_step_ns * steps,
+            grace_step_ns,
+            grace_bank_max_ns,
+            grace_share_permille,
+            resume_boost_permille: 2000,
+            spin_ns: 3_000_000,
+            look_ns: 100_000,
+            wakeup_margin_ns: 500_000,
+        },
+    )
+}
+
+fn class() -> impl Strategy<Value = VcpuClass> {
+    proptest::sample::select(VcpuClass::ALL.to_vec())
+}
+
+/// Nobody of the VM is preempted, or somebody who makes others wait.
+fn siblings() -> impl Strategy<Value = Siblings> {
+    any::<(bool, bool, bool)>().prop_map(|(holder, queued, called)| Siblings {
+        holder,
+        queued,
+        called,
+    })
+}
+
+const ALONE: Siblings = Siblings { holder: false, queued: false, called: false };
+
+/// Runs one grace to its end; the time granted and the verdict.
+fn run_grace(p: &Params, grace: &mut Grace, bank: &mut u64, class: VcpuClass) -> (u64, Verdict) {
+    let mut granted = 0;
+    for _ in 0..1_000 {
+        let decision = p.decide(grace, bank, class, &ALONE);
+        match decision.verdict {
+            Verdict::Extend => granted += decision.step_ns,
+            verdict => return (granted, verdict),
+        }
+    }
+    panic!("a grace without end");
+}
+
+proptest! {
+    #[test]
+    fn ends_at_the_cap_for_a_guest_that_always_claims_a_lock(p in params()) {
+        let (mut grace, mut bank) = (Grace::default(), u64::MAX);
+        let (granted, verdict) = run_grace(&p, &mut grace, &mut bank, VcpuClass::Holder);
+        prop_assert_eq!(verdict, Verdict::Capped);
+        prop_assert_eq!(granted, p.grace_max_ns);
+    }
+
+    #[test]
+    fn never_exceeds_what_the_vm_earned(
+        p in params(),
+        turns in prop::collection::vec((class(), 0u64..10_000_000, 0usize..4), 1..200),
+    ) {
+        let mut vcpus = [Grace::default(); 4];
+        let (mut bank, mut earned, mut granted) = (0u64, 0u128, 0u128);
+        for (class, ran_ns, vcpu) in turns {
+            bank = p.earn(bank, ran_ns);
+            prop_assert!(bank <= p.grace_bank_max_ns);
+            earned += u128::from(ran_ns) * u128::from(p.grace_share_permille) / 1000;
+            granted += u128::from(run_grace(&p, &mut vcpus[vcpu], &mut bank, class).0);
+            prop_assert!(granted <= earned);
+        }
+    }
+
+    #[test]
+    fn is_for_nobody_whom_it_does_not_help(p in params(), class in class(), s in siblings(), bank: u64) {
+        prop_assume!(!is_worth_extending(class, &s));
+        let (mut grace, mut left) = (Grace::default(), bank);
+        let decision = p.decide(&mut grace, &mut left, class, &s);
+        let waits = class.is_protected();
+        prop_assert_eq!(decision.verdict, if waits { Verdict::Waits } else { Verdict::Preempt });
+        prop_assert_eq!(left, bank);
+    }
+
+    #[test]
+    fn is_released_as_soon_as_the_lock_is(p in params(), steps in 1usize..4) {
+        let (mut grace, mut bank) = (Grace::default(), u64::MAX);
+        for _ in 0..steps {
+            if p.decide(&mut grace, &mut bank, VcpuClass::Holder, &ALONE).verdict != Verdict::Extend {
+                return Ok(());
+            }
+        }
+        let decision = p.decide(&mut grace, &mut bank, VcpuClass::Free, &ALONE);
+        prop_assert_eq!(decision.verdict, Verdict::Release);
+        prop_assert_eq!(grace.granted_ns, 0);
+        prop_assert_eq!(grace.capped_streak, 0);
+    }
+
+    #[test]
+    fn backs_off_from_a_vcpu_whose_graces_keep_ending_at_the_cap(p in params()) {
+        let (mut grace, mut bank) = (Grace::default(), u64::MAX);
+        let mut granted = 0u64;
+        const TURNS: u64 = 1_000;
+        for _ in 0..TURNS {
+            granted += run_grace(&p, &mut grace, &mut bank, VcpuClass::Holder).0;
+        }
+        // Without backing off it would be all turns; the streak settles at one in 65.
+        prop_assert!(granted <= p.grace_max_ns * TURNS / 20, "{granted} ns");
+        // And it is given another chance.
+        prop_assert!(granted > p.grace_max_ns * 3);
+    }
+
+    #[test]
+    fn looks_are_few(p in params()) {
+        let (mut grace, mut bank) = (Grace::default(), u64::MAX);
+        let mut looks = 0u32;
+        while p.decide(&mut grace, &mut bank, VcpuClass::Holder, &ALONE).verdict == Verdict::Extend {
+            looks += 1;
+        }
+        let doublings = (p.grace_max_ns / p.grace_step_ns).ilog2();
+        prop_assert!(looks <= doublings + 2, "{looks} looks");
+    }
+
+    #[test]
+    fn is_deterministic(p in params(), classes in prop::collection::vec(class(), 1..50), bank: u64) {
+        let run = || {
+            let (mut grace, mut bank) = (Grace::default(), bank);
+            classes.iter().map(|c| p.decide(&mut grace, &mut bank, *c, &ALONE)).collect::<Vec<_>>()
+        };
+        prop_assert_eq!(run(), run());
+    }
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! To whom a vCPU that spins gives its CPU.
+
+use holdfast_policy::{Siblings, Target, VcpuClass, is_worth_extending, yield_target};
+use proptest::prelude::*;
+
+fn siblings() -> impl Strategy<Value = Siblings> {
+    any::<(bool, bool, bool)>().prop_map(|(holder, queued, called)| Siblings {
+        holder,
+        queued,
+        called,
+    })
+}
+
+fn class() -> impl Strategy<Value = VcpuClass> {
+    proptest::sample::select(VcpuClass::ALL.to_vec())
+}
+
+#[test]
+fn a_waiter_runs_its_holder_and_a_caller_whom_it_called() {
+    use Target::{ToCalled, ToHolder, ToNamed, ToNobody};
+    use VcpuClass::{Free, Head, Holder, Irq, Unknown, Waiter};
+    let both = Siblings { holder: true, queued: false, called: true };
+    let nobody = Siblings::default();
+    for (class, siblings, named, spun_long, target) in [
+        (Waiter, both, true, false, ToHolder),
+        (Head, both, false, false, ToHolder),
+        (Holder, both, true, false, ToCalled),
+        (Irq, both, false, false, ToCalled),
+        (Waiter, nobody, true, false, ToNobody),
+        (Waiter, nobody, true, true, ToNamed),
+        (Holder, nobody, true, false, ToNobody),
+        (Free, nobody, true, false, ToNamed),
+        (Unknown, nobody, true, false, ToNamed),
+        (Free, both, false, false, ToNobody),
+    ] {
+        assert_eq!(
+            yield_target(class, &siblings, named, spun_long),
+            target,
+            "{class:?} {siblings:?} named {named} spun long {spun_long}"
+        );
+    }
+}
+
+proptest! {
+    #[test]
+    fn goes_to_nobody_who_is_not_there(c in class(), s in siblings(), named: bool, long: bool) {
+        match yield_target(c, &s, named, long) {
+            Target::ToNobody => {}
+            Target::ToHolder => prop_assert!(s.holder),
+            Target::ToCalled => prop_assert!(s.called),
+            Target::ToNamed => prop_assert!(named),
+        }
+    }
+
+    #[test]
+    fn who_gives_its_cpu_away_unasked_was_not_worth_extending(c in class(), s in siblings()) {
+        // Waiters, heads and callers that are looked at while they run.
+        prop_assume!(c != VcpuClass::Head);
+        if yield_target(c, &s, false, false) != Target::ToNobody {
+            prop_assert!(!is_worth_extending(c, &s));
+        }
+    }
+}
