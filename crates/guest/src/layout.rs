@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Where a kernel build keeps the words that matter, within a CPU's per-CPU area.
+//!
+//! The offsets come from the DATASEC `.data..percpu` of the kernel's BTF, which counts from the
+//! start of the per-CPU section whether the kernel links it at zero (up to 6.14) or not.
+//!
+//! | kernels | preemption count | CPU number, current task |
+//! |---|---|---|
+//! | up to 6.1, from 6.15 | `__preempt_count` | `cpu_number`, `current_task` |
+//! | 6.2 to 6.14 | `pcpu_hot.preempt_count` | `pcpu_hot.cpu_number`, `pcpu_hot.current_task` |
+//!
+//! Checked on Debian's 6.1, 6.12 and 7.2: all three name the section `.data..percpu`, and the bits
+//! of the preemption count are the same.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+use crate::btf::{Btf, BtfError, SectionVar, kind};
+
+/// Largest static per-CPU area accepted; real ones have about 220 kB.
+const AREA_MAX: u32 = 16 << 20;
+/// Most queue nodes a CPU can have; kernels have 4, one for each level of nesting.
+pub const QUEUE_NODES_MAX: u32 = 8;
+
+/// Identity of a kernel build: the SHA-256 of its BTF.
+///
+/// A guest that could make another build's identity its own could poison the cache of layouts for
+/// its neighbours, hence a cryptographic hash.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BuildId([u8; 32]);
+
+impl BuildId {
+    /// Identity of the build whose BTF is `blob`.
+    pub fn of(blob: &[u8]) -> Self {
+        Self(Sha256::digest(blob).into())
+    }
+}
+
+impl fmt::Display for BuildId {
+    /// The first 8 bytes, which is plenty to tell builds apart by eye.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0[..8].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for BuildId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BuildId({self})")
+    }
+}
+
+/// A CPU's queue nodes for contended spinlocks (`qnodes` of kernel/locking/qspinlock.c).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QueueLayout {
+    /// Offset of the first node in the per-CPU area.
+    pub at: u32,
+    /// Bytes from node to node: 32 with paravirtual spinlocks, 16 without.
+    pub node_size: u32,
+    /// Number of nodes, at most [`QUEUE_NODES_MAX`].
+    pub nr_nodes: u32,
+    /// Offset in a node of the pointer to the successor's node.
+    pub next: u32,
+    /// Offset in a node of the word that the predecessor sets when it hands over.
+    pub locked: u32,
+    /// Offset in the *first* node of the number of nodes in use.
+    pub count: u32,
+}
+
+/// A per-CPU structure that holds a pointer to itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SelfPointer {
+    /// Offset of the structure.
+    pub target: u32,
+    /// Offset of the pointer to it.
+    pub pointer: u32,
+}
+
+/// Offsets, in bytes from the start of a CPU's per-CPU area, in one kernel build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Layout {
+    /// Size of the static per-CPU area; every offset below lies within.
+    pub area_len: u32,
+    /// The steal-time record, 64 bytes.
+    pub steal_time: u32,
+    /// The preemption count, 32 bits.
+    pub preempt_count: u32,
+    /// The number of the CPU, 32 bits.
+    pub cpu_number: u32,
+    /// Pointer to the running task.
+    pub current_task: Option<u32>,
+    /// Pointer to the CPU's idle task (`idle_threads` of kernel/smpboot.c).
+    pub idle_task: Option<u32>,
+    /// What is added to a per-CPU symbol's address to get this CPU's copy.
+    pub this_cpu_off: Option<u32>,
+    /// Queued spinlocks; `None` in a kernel built without them.
+    pub queue: Option<QueueLayout>,
+    /// Head of the list of function calls other CPUs want from this one (kernel/smp.c): not null
+    /// while somebody may be spinning for an answer.
+    pub call_queue: Option<u32>,
+    /// `hrtimer_bases`, whose clocks point back to it: gives the area's guest-virtual address.
+    pub self_pointer: Option<SelfPointer>,
+}
+
+/// Why a BTF blob gives no layout.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    /// The blob itself is broken.
+    #[error(transparent)]
+    Btf(#[from] BtfError),
+    /// No per-CPU section: not a kernel's BTF, or made by pahole without per-CPU variables.
+    #[error("no per-CPU section in the BTF (a kernel built without SMP, or a module's BTF)")]
+    NoPerCpu,
+    /// A variable is missing.
+    #[error("no per-CPU variable {0} in the BTF: the guest kernel lacks the feature")]
+    Missing(&'static str),
+    /// A variable is there but cannot be what its name says.
+    #[error("per-CPU variable {0} has an unexpected size, type or place")]
+    Odd(&'static str),
+    /// The kernel does not count what it holds, so a lock holder cannot be told.
+    #[error("the guest kernel is built without preemption (CONFIG_PREEMPT_COUNT)")]
+    NotCounted,
+}
+
+impl Layout {
+    /// Reads the layout from a raw BTF blob. Safe on any bytes.
+    ///
+    /// ```
+    /// # use holdfast_guest::{Layout, LayoutError};
+    /// assert!(matches!(Layout::from_btf(b"not BTF"), Err(LayoutError::Btf(_))));
+    /// ```
+    pub fn from_btf(blob: &[u8]) -> Result<Self, LayoutError> {
+        let btf = Btf::parse(blob)?;
+        let vars = PerCpu::find(&btf)?;
+
+        let steal_time = vars.sized("steal_time", 64)?;
+        let (preempt_count, cpu_number, current_task) = match vars.get("pcpu_hot")? {
+            Some(hot) => {
+                let member = |name: &'static str, size| vars.member(hot, name, size);
+                (
+                    member("preempt_count", 4)?.ok_or(LayoutError::Missing("preempt_count"))?,
+                    member("cpu_number", 4)?.ok_or(LayoutError::Missing("cpu_number"))?,
+                    member("current_task", 8)?,
+                )
+            }
+            None => (
+                vars.sized("__preempt_count", 4)?,
+                vars.sized("cpu_number", 4)?,
+                vars.optional("current_task", 8)?,
+            ),
+        };
+        if !(btf.has_string("preempt_schedule") || btf.has_string("rcu_read_lock_nesting")) {
+            return Err(LayoutError::NotCounted);
+        }
+        Ok(Self {
+            area_len: vars.area_len,
+            steal_time,
+            preempt_count,
+            cpu_number,
+            current_task,
+            idle_task: vars.optional("idle_threads", 8)?,
+            this_cpu_off: vars.optional("this_cpu_off", 8)?,
+            queue: vars.queue()?,
+            call_queue: vars.optional("call_single_queue", 8)?,
+            self_pointer: vars.self_pointer(),
+        })
+    }
+
+    /// `offset` as a distance from the steal-time record, whose address KVM knows.
+    pub fn from_steal_time(&self, offset: u32) -> i64 {
+        i64::from(offset) - i64::from(self.steal_time)
+    }
+
+    /// Offset and length of everything in the layout.
+    pub(crate) fn words(&self) -> impl Iterator<Item = (u32, u32)> {
+        let queue = self.queue.map(|queue| (queue.at, queue.node_size * queue.nr_nodes));
+        let long = |at: Option<u32>| at.map(|at| (at, 8));
+        [
+            Some((self.steal_time, 64)),
+            Some((self.preempt_count, 4)),
+            Some((self.cpu_number, 4)),
+            long(self.current_task),
+            long(self.idle_task),
+            long(self.this_cpu_off),
+            long(self.call_queue),
+            long(self.self_pointer.map(|place| place.pointer)),
+            queue,
+        ]
+        .into_iter()
+        .flatten()
+    }
+
+    /// First and one past the last offset of everything in the layout.
+    pub fn span(&self) -> (u32, u32) {
+        self.words().fold((u32::MAX, 0), |(low, high), (at, len)| (low.min(at), high.max(at + len)))
+    }
+}
+
+/// The per-CPU section of a blob. All offsets it hands out lie within the area.
+struct PerCpu<'a> {
+    btf: &'a Btf<'a>,
+    area_len: u32,
+    /// Variables with the names we ask for, in the order of the section.
+    vars: Vec<(&'a [u8], SectionVar)>,
+}
+
+/// Every per-CPU variable that is asked for by name.
+const WANTED: [&str; 10] = [
+    "steal_time",
+    "pcpu_hot",
+    "__preempt_count",
+    "cpu_number",
+    "current_task",
+    "idle_threads",
+    "this_cpu_off",
+    "qnodes",
+    "call_single_queue",
+    "hrtimer_bases",
+];
+
+impl<'a> PerCpu<'a> {
+    fn find(btf: &'a Btf<'a>) -> Result<Self, LayoutError> {
+        let (_, area_len, section) = btf
+            .sections()
+            .find(|(name, ..)| *name == b".data..percpu")
+            .ok_or(LayoutError::NoPerCpu)?;
+        if area_len > AREA_MAX {
+            return Err(LayoutError::Odd(".data..percpu"));
+        }
+        let wanted = |name: &[u8]| WANTED.iter().any(|wanted| wanted.as_bytes() == name);
+        let mut vars: Vec<_> = btf.vars(section).filter(|(name, _)| wanted(name)).collect();
+        vars.shrink_to_fit();
+        Ok(Self { btf, area_len, vars })
+    }
+
+    /// The variable of this name, if it is there and lies within the area.
+    fn get(&self, name: &'static str) -> Result<Option<SectionVar>, LayoutError> {
+        let Some((_, var)) = self.vars.iter().find(|(found, _)| *found == name.as_bytes()) else {
+            return Ok(None);
+        };
+        match var.offset.checked_add(var.size) {
+            Some(end) if end <= self.area_len => Ok(Some(*var)),
+            _ => Err(LayoutError::Odd(name)),
+        }
+    }
+
+    fn optional(&self, name: &'static str, size: u32) -> Result<Option<u32>, LayoutError> {
+        match self.get(name)? {
+            Some(var) if var.size != size || !var.offset.is_multiple_of(size.min(8)) => {
+                Err(LayoutError::Odd(name))
+            }
+            found => Ok(found.map(|var| var.offset)),
+        }
+    }
+
+    fn sized(&self, name: &'static str, size: u32) -> Result<u32, LayoutError> {
+        self.optional(name, size)?.ok_or(LayoutError::Missing(name))
+    }
+
+    /// Offset in the area of a member of `var`, which must hold all `size` bytes of it.
+    fn member(
+        &self,
+        var: SectionVar,
+        name: &'static str,
+        size: u32,
+    ) -> Result<Option<u32>, LayoutError> {
+        let Some(member) = self.btf.member(var.type_id, name)? else { return Ok(None) };
+        match member.offset.checked_add(size) {
+            Some(end) if end <= var.size && member.offset.is_multiple_of(size.min(8)) => {
+                Ok(Some(var.offset + member.offset))
+            }
+            _ => Err(LayoutError::Odd(name)),
+        }
+    }
+
+    fn queue(&self) -> Result<Option<QueueLayout>, LayoutError> {
+        let Some(var) = self.get("qnodes")? else { return Ok(None) };
+        let odd = LayoutError::Odd("qnodes");
+        let (element, nr_nodes) = self.btf.array(var.type_id)?;
+        let node = self.btf.bare(element)?;
+        let node_size = node.size_or_type;
+        // A pointer and two words at least; all nodes fill the variable exactly.
+        if node.kind != kind::STRUCT
+            || !(16..=256).contains(&node_size)
+            || !(1..=QUEUE_NODES_MAX).contains(&nr_nodes)
+            || node_size * nr_nodes != var.size
+            || !var.offset.is_multiple_of(8)
+        {
+            return Err(odd);
+        }
+        // With paravirtual spinlocks the node wraps the MCS lock; without, older kernels' node is one.
+        let (mcs_at, mcs) = match self.btf.member(element, "mcs")? {
+            Some(mcs) => (mcs.offset, mcs.type_id),
+            None => (0, element),
+        };
+        let field = |name, size: u32| {
+            let member = self.btf.member(mcs, name)?.ok_or(LayoutError::Missing(name))?;
+            let at = mcs_at.checked_add(member.offset).ok_or(LayoutError::Odd(name))?;
+            match at.checked_add(size) {
+                Some(end) if end <= node_size && at.is_multiple_of(size) => Ok(at),
+                _ => Err(LayoutError::Odd(name)),
+            }
+        };
+        Ok(Some(QueueLayout {
+            at: var.offset,
+            node_size,
+            nr_nodes,
+            next: field("next", 8)?,
+            locked: field("locked", 4)?,
+            count: field("count", 4)?,
+        }))
+    }
+
+    /// `hrtimer_bases.clock_base[0].cpu_base` (kernel/time/hrtimer.c), if the build has it so.
+    fn self_pointer(&self) -> Option<SelfPointer> {
+        let var = self.get("hrtimer_bases").ok()??;
+        let clocks = self.btf.member(var.type_id, "clock_base").ok()??;
+        let (clock, _) = self.btf.array(clocks.type_id).ok()?;
+        let base = self.btf.member(clock, "cpu_base").ok()??;
+        let inner = clocks.offset.checked_add(base.offset)?;
+        let fits = inner.checked_add(8)? <= var.size && (var.offset + inner).is_multiple_of(8);
+        fits.then_some(SelfPointer { target: var.offset, pointer: var.offset + inner })
+    }
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Reading a guest from outside: from the memory of the process that runs it to what each vCPU does.
+//!
+//! KVM knows the host address of each vCPU's steal-time record, which lies in the static per-CPU
+//! area of the guest's kernel. The kernel's BTF, which lies in the guest's memory, says how far from
+//! it everything else is. That is all it takes: no symbols, no page tables, no help from the guest.
+//!
+//! ```no_run
+//! use holdfast_guest::{Reader, Slot, VcpuRecord};
+//! # fn from_kvm() -> (u32, Vec<Slot>, Vec<VcpuRecord>) { unimplemented!() }
+//! let (pid, slots, records) = from_kvm();
+//! let reader = Reader::new();
+//! let guest = reader.resolve(pid, &slots, &records)?;
+//! println!("{}: {:?}", guest.kernel(), guest.deltas());
+//! # Ok::<(), holdfast_guest::ReadError>(())
+//! ```
+//!
+//! From the bottom up: [`address`] and [`memory`] say what a guest's memory is, [`process`] gets it
+//! from a running process, [`scan`] finds BTF in it, `btf` reads that, [`layout`] makes offsets of
+//! it, [`reader`] picks the layout that fits the vCPUs, [`facts`] and [`queue`] read with it.
+//!
+//! Everything read from a guest is untrusted. Whatever it holds, the answer is a fact or an error,
+//! within bounded time and memory, and nothing outside the guest's memory slots is read.
+
+pub mod address;
+mod btf;
+mod error;
+pub mod facts;
+mod fit;
+pub mod layout;
+pub mod memory;
+pub mod process;
+pub mod queue;
+pub mod reader;
+mod release;
+mod resolved;
+pub mod scan;
+pub mod source;
+
+pub use address::{Gpa, Gva, Hva, HvaRange, Slot};
+pub use btf::BtfError;
+pub use error::ReadError;
+pub use facts::{QueueNode, VcpuFacts};
+pub use fit::{Misfit, Vcpu};
+pub use layout::{BuildId, Layout, LayoutError};
+pub use memory::{GuestMemory, MemoryError};
+pub use process::ProcessMemory;
+pub use queue::{Queue, QueueEnd, Waiting};
+pub use reader::{Reader, VcpuRecord};
+pub use resolved::{Deltas, Kernel, QueueDeltas, ResolvedGuest};
+pub use source::SourceError;

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! From a process, its memory slots and its vCPUs' steal-time records to a guest that can be read.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    address::{Gpa, Hva, Slot},
+    error::ReadError,
+    fit::{Fit, Misfit, fit},
+    layout::{BuildId, Layout, LayoutError},
+    memory::{GuestMemory, MemoryError},
+    process::ProcessMemory,
+    release,
+    resolved::{Kernel, ResolvedGuest},
+    scan::{Effort, scan},
+    source,
+};
+
+/// Layouts kept. Forgotten all at once when full: guests decide what is in here.
+const CACHE_MAX: usize = 64;
+/// The exhaustive pass is made at most this often for one process: it costs a quarter of a second of
+/// CPU time for each GiB, and a guest without BTF would otherwise pay it at every attempt.
+const EXHAUST_EVERY: Duration = Duration::from_secs(60);
+/// Length of a steal-time record (`struct kvm_steal_time`), and its alignment.
+const STEAL_TIME_LEN: u64 = 64;
+
+/// A vCPU's steal-time record, as KVM has it in `vcpu->arch.st.cache`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct VcpuRecord {
+    /// Number KVM gave the vCPU.
+    pub vcpu_id: u32,
+    /// Host address of the record.
+    pub steal_time: Hva,
+    /// Guest-physical address of the record.
+    pub steal_time_gpa: Gpa,
+    /// The slot it lies in.
+    pub slot: Slot,
+}
+
+impl VcpuRecord {
+    /// A record at `steal_time_gpa`, or `None` if it does not lie in `slot`.
+    pub fn new(vcpu_id: u32, steal_time_gpa: Gpa, slot: Slot) -> Option<Self> {
+        let steal_time = slot.to_hva(steal_time_gpa, STEAL_TIME_LEN)?;
+        Some(Self { vcpu_id, steal_time, steal_time_gpa, slot })
+    }
+
+    fn is_sound(&self) -> bool {
+        self.slot.to_hva(self.steal_time_gpa, STEAL_TIME_LEN) == Some(self.steal_time)
+            && self.steal_time_gpa.get().is_multiple_of(STEAL_TIME_LEN)
+    }
+}
+
+/// Resolves guests, and remembers the kernels it has met. Meant to be shared by a whole program.
+#[derive(Debug, Default)]
+pub struct Reader {
+    layouts: Mutex<HashMap<BuildId, Result<Layout, LayoutError>>>,
+    files: Vec<(PathBuf, BuildId, Layout)>,
+    /// When the memory of a process was last searched exhaustively, by process id.
+    exhausted: Mutex<HashMap<u32, Instant>>,
+}
+
+impl Reader {
+    /// A reader that takes BTF from guests' memory.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the BTF of a guest kernel for guests that have none in memory: a raw blob (as in
+    /// `/sys/kernel/btf/vmlinux`) or an ELF file with a `.BTF` section (`vmlinux`).
+    ///
+    /// It is used for a guest only if it fits the guest, and only if nothing in memory does.
+    pub fn add_file(&mut self, path: &Path) -> Result<BuildId, ReadError> {
+        let blob = source::load(path)?;
+        let build = BuildId::of(&blob);
+        let layout =
+            Layout::from_btf(&blob).map_err(|source| ReadError::Layout { build, source })?;
+        self.files.push((path.to_owned(), build, layout));
+        Ok(build)
+    }
+
+    /// Finds out how to read the guest that process `pid` runs.
+    ///
+    /// Call it when a guest appears, and again when its records or slots change (reboot, hot-plug).
+    /// Takes tens of milliseconds where the sampled pass finds the kernel's BTF, which is the rule. Where
+    /// it does not, memory is searched exhaustively, half a second for 4 GiB, but at most once a minute
+    /// for one process.
+    pub fn resolve(
+        &self,
+        pid: u32,
+        slots: &[Slot],
+        records: &[VcpuRecord],
+    ) -> Result<Arc<ResolvedGuest>, ReadError> {
+        // Before the process: a guest without steal time is the commoner case, and cheaper to tell.
+        if records.is_empty() {
+            return Err(ReadError::NoStealTime);
+        }
+        let mem = ProcessMemory::open(pid)?;
+        let efforts: &[Effort] = match self.may_exhaust(pid, Instant::now()) {
+            true => &[Effort::Sampled, Effort::Exhaustive],
+            false => &[Effort::Sampled],
+        };
+        self.search(&mem, slots, records, efforts, &|| self.note_exhausted(pid, Instant::now()))
+    }
+
+    fn may_exhaust(&self, pid: u32, now: Instant) -> bool {
+        let exhausted = self.exhausted.lock().unwrap_or_else(PoisonError::into_inner);
+        exhausted.get(&pid).is_none_or(|last| now.duration_since(*last) >= EXHAUST_EVERY)
+    }
+
+    fn note_exhausted(&self, pid: u32, now: Instant) {
+        let mut exhausted = self.exhausted.lock().unwrap_or_else(PoisonError::into_inner);
+        exhausted.retain(|_, last| now.duration_since(*last) < EXHAUST_EVERY);
+        exhausted.insert(pid, now);
+    }
+
+    /// [`resolve`](Self::resolve) with any kind of memory, exhaustively if it takes that.
+    pub fn resolve_in(
+        &self,
+        mem: &dyn GuestMemory,
+        slots: &[Slot],
+        records: &[VcpuRecord],
+    ) -> Result<Arc<ResolvedGuest>, ReadError> {
+        self.search(mem, slots, records, &[Effort::Sampled, Effort::Exhaustive], &|| ())
+    }
+
+    fn search(
+        &self,
+        mem: &dyn GuestMemory,
+        slots: &[Slot],
+        records: &[VcpuRecord],
+        efforts: &[Effort],
+        on_exhaust: &dyn Fn(),
+    ) -> Result<Arc<ResolvedGuest>, ReadError> {
+        if records.is_empty() {
+            return Err(ReadError::NoStealTime);
+        }
+        if let Some(bad) = records.iter().find(|record| !record.is_sound()) {
+            let (vcpu, hva, gpa) = (bad.vcpu_id, bad.steal_time, bad.steal_time_gpa);
+            return Err(ReadError::BadRecord { vcpu, hva, gpa });
+        }
+        let mut choice = Choice::default();
+        let (mut resident_bytes, mut gave_up) = (0, false);
+        for &effort in efforts {
+            if effort == Effort::Exhaustive {
+                on_exhaust();
+            }
+            let found = scan(mem, slots, effort)?;
+            resident_bytes = found.resident_bytes;
+            gave_up |= found.gave_up;
+            for blob in &found.blobs {
+                let build = BuildId::of(&blob.bytes);
+                let place = Some((blob.slot, blob.at));
+                choice.consider(mem, records, build, self.layout(build, &blob.bytes), place)?;
+            }
+            if choice.has_fit() {
+                break;
+            }
+        }
+        if !choice.has_fit() {
+            for (_, build, layout) in &self.files {
+                choice.consider(mem, records, *build, Ok(*layout), None)?;
+            }
+        }
+        let chosen = choice.decide().map_err(|reason| match reason {
+            Some(error) => error,
+            None if gave_up => ReadError::Decoys,
+            None => ReadError::NoBtf { resident_mib: resident_bytes >> 20 },
+        })?;
+        let banner = match chosen.place {
+            Some((slot, at)) => release::find(mem, slot, at)?,
+            None => None,
+        };
+        Ok(Arc::new(ResolvedGuest {
+            kernel: Kernel { build: chosen.build, release: banner },
+            layout: chosen.layout,
+            vcpus: chosen.fit.vcpus,
+            direct_map: chosen.fit.direct_map,
+        }))
+    }
+
+    /// The layout of a blob, read once for each build.
+    fn layout(&self, build: BuildId, blob: &[u8]) -> Result<Layout, LayoutError> {
+        let mut layouts = self.layouts.lock().unwrap_or_else(PoisonError::into_inner);
+        if layouts.len() >= CACHE_MAX && !layouts.contains_key(&build) {
+            layouts.clear();
+        }
+        layouts.entry(build).or_insert_with(|| Layout::from_btf(blob)).clone()
+    }
+}
+
+/// A layout that fits, and where it came from.
+struct Chosen {
+    build: BuildId,
+    layout: Layout,
+    place: Option<(Slot, Hva)>,
+    fit: Fit,
+}
+
+/// Candidates so far.
+#[derive(Default)]
+struct Choice {
+    tried: Vec<BuildId>,
+    fits: Vec<Chosen>,
+    misfit: Option<Misfit>,
+    broken: Option<(BuildId, LayoutError)>,
+}
+
+impl Choice {
+    fn has_fit(&self) -> bool {
+        !self.fits.is_empty()
+    }
+
+    fn consider(
+        &mut self,
+        mem: &dyn GuestMemory,
+        records: &[VcpuRecord],
+        build: BuildId,
+        layout: Result<Layout, LayoutError>,
+        place: Option<(Slot, Hva)>,
+    ) -> Result<(), MemoryError> {
+        if self.tried.contains(&build) {
+            return Ok(());
+        }
+        self.tried.push(build);
+        match layout {
+            Err(error) => {
+                self.broken.get_or_insert((build, error));
+            }
+            Ok(layout) => match fit(mem, &layout, records)? {
+                Ok(fit) => self.fits.push(Chosen { build, layout, place, fit }),
+                Err(misfit) => {
+                    self.misfit.get_or_insert(misfit);
+                }
+            },
+        }
+        Ok(())
+    }
+
+    /// The one layout that fits. An error of `None` means that there was no candidate.
+    fn decide(mut self) -> Result<Chosen, Option<ReadError>> {
+        if let [first, others @ ..] = self.fits.as_slice()
+            && let Some(other) = others.iter().find(|other| other.layout != first.layout)
+        {
+            return Err(Some(ReadError::Ambiguous(first.build, other.build)));
+        }
+        if self.has_fit() {
+            return Ok(self.fits.swap_remove(0));
+        }
+        let candidates = self.tried.len();
+        Err(match (self.misfit, self.broken) {
+            (Some(source), _) => Some(ReadError::Stale { candidates, source }),
+            (None, Some((build, source))) => Some(ReadError::Layout { build, source }),
+            (None, None) => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn searches_a_process_exhaustively_once_a_minute() {
+        let (reader, start) = (Reader::new(), Instant::now());
+        assert!(reader.may_exhaust(7, start));
+        reader.note_exhausted(7, start);
+        assert!(!reader.may_exhaust(7, start + Duration::from_secs(59)));
+        assert!(reader.may_exhaust(8, start));
+        assert!(reader.may_exhaust(7, start + EXHAUST_EVERY));
+        reader.note_exhausted(8, start + EXHAUST_EVERY);
+        assert_eq!(reader.exhausted.lock().unwrap().len(), 1, "old entries are forgotten");
+    }
+}

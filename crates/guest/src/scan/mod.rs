@@ -1,0 +1,477 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Finding the guest kernel's BTF in the guest's memory.
+//!
+//! The blob is part of the kernel image (`.BTF`, between `.notes` and `.BTF_ids`), so it lies in one
+//! piece in guest-physical memory and stays there. It begins at any multiple of 4: at 0x070 and
+//! 0x85c of a page in Debian's 6.1 and 6.12; from 6.15 on it begins a page. There can be more than
+//! one: BTF of modules, which is small and has no per-CPU section, and kernels that ran before a
+//! kexec or a reboot.
+//!
+//! Two passes, so that a large guest costs little and a strange one is still read:
+//!
+//! - *Sampled.* A blob's string section is about 2 MB of identifiers with a NUL after each. One
+//!   resident page in every 256 KiB is looked at. Where it holds such text and so do its neighbours
+//!   (the string tables of programs in the page cache are shorter, and scattered), memory is searched
+//!   backwards for the header.
+//! - *Exhaustive.* Every resident byte is searched for the header, by several threads.
+//!
+//! Only resident pages are read: a scan must not make the guest larger.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use memchr::memmem;
+
+use crate::{
+    address::{Gpa, Hva, HvaRange, PAGE_SIZE, Slot},
+    btf::{HEADER_LEN, Header, MAGIC},
+    memory::{GuestMemory, MemoryError},
+};
+use texture::{looks_like_strings, looks_like_types};
+
+mod texture;
+
+/// One page in this many bytes is looked at in the sampled pass. Every string section longer than
+/// this is hit; those of Debian's kernels have 1.7 to 2.2 MB.
+const STRIDE: u64 = 256 << 10;
+/// So much text in one piece is taken for a string section. One that is just long enough to be hit by a
+/// sample has a little more.
+const TEXT_MIN: u64 = STRIDE / 4 * 3;
+/// From a page of strings back to its header at most this far; 5 MB in real blobs.
+const BACK_MAX: u64 = 32 << 20;
+/// In steps of so much, as long as at least half of each looks like BTF.
+const BACK_STEP: u64 = 64 << 10;
+/// Read and searched at a time: fits in a CPU's L2 cache, so the search reads warm data.
+const CHUNK: u64 = 256 << 10;
+/// Handed to a thread at a time; bounds the list of resident ranges, too.
+const WINDOW: u64 = 64 << 20;
+/// What looks like a header is examined in full up to this many times, and for this many bytes
+/// altogether: a guest full of false headers must not keep us busy.
+const HEADERS_MAX: usize = 4096;
+const EXAMINE_MAX: u64 = 512 << 20;
+/// Blobs kept from one scan.
+const BLOBS_MAX: usize = 8;
+/// Threads of the exhaustive pass.
+const THREADS_MAX: usize = 4;
+
+/// How thoroughly to search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// Look at one page in each 256 KiB, and closer where it looks like BTF.
+    Sampled,
+    /// Search every resident byte.
+    Exhaustive,
+}
+
+/// A copy of a blob that may be a kernel's BTF, and where it was found.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Blob {
+    /// Host address of the header.
+    pub at: Hva,
+    /// The slot it lies in.
+    pub slot: Slot,
+    /// The blob; its header is sound and its strings name the variables of a kernel with KVM guest
+    /// support. Nothing else is checked.
+    pub bytes: Vec<u8>,
+}
+
+impl Blob {
+    /// Guest-physical address of the header.
+    pub fn gpa(&self) -> Gpa {
+        self.slot.to_gpa(self.at, 0).unwrap_or(self.slot.gpa())
+    }
+}
+
+impl std::fmt::Debug for Blob {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Blob({} bytes at {})", self.bytes.len(), self.gpa())
+    }
+}
+
+/// What a scan found, and what it cost.
+#[derive(Debug, Default)]
+pub struct Scan {
+    /// Plausible blobs, by address.
+    pub blobs: Vec<Blob>,
+    /// Bytes of the slots that were in memory.
+    pub resident_bytes: u64,
+    /// Bytes copied out of the guest.
+    pub read_bytes: u64,
+    /// Whether a limit ended the scan early: the guest is full of things that look like BTF.
+    pub gave_up: bool,
+}
+
+/// Searches the resident memory of `slots` for kernels' BTF.
+pub fn scan(mem: &dyn GuestMemory, slots: &[Slot], effort: Effort) -> Result<Scan, MemoryError> {
+    // One slot may map the same memory as another (firmware shadows): search it once.
+    let mut distinct: Vec<Slot> = Vec::new();
+    for slot in slots {
+        if !distinct.iter().any(|seen| seen.hva_range().contains(slot.hva_range())) {
+            distinct.push(*slot);
+        }
+    }
+    let search = Search {
+        mem,
+        examined: Mutex::default(),
+        blobs: Mutex::default(),
+        resident_bytes: AtomicU64::new(0),
+        read_bytes: AtomicU64::new(0),
+        examined_bytes: AtomicU64::new(0),
+        gave_up: AtomicBool::new(false),
+    };
+    match effort {
+        Effort::Sampled => distinct.iter().try_for_each(|slot| search.sample(*slot))?,
+        Effort::Exhaustive => search.exhaust(&distinct)?,
+    }
+    let mut blobs = search.blobs.into_inner().unwrap_or_else(PoisonError::into_inner);
+    blobs.sort_by_key(|blob| blob.at);
+    Ok(Scan {
+        blobs,
+        resident_bytes: search.resident_bytes.into_inner(),
+        read_bytes: search.read_bytes.into_inner(),
+        gave_up: search.gave_up.into_inner(),
+    })
+}
+
+/// Copies the blob whose header is at `at`, if there is a plausible one, all of it resident.
+pub fn blob_at(mem: &dyn GuestMemory, slot: Slot, at: Hva) -> Result<Option<Blob>, MemoryError> {
+    let mut bytes = [0; HEADER_LEN];
+    if slot.to_gpa(at, HEADER_LEN as u64).is_none() || !mem.is_resident(at, HEADER_LEN as u64)? {
+        return Ok(None);
+    }
+    match mem.read(at, &mut bytes) {
+        Err(MemoryError::NotMapped { .. }) => return Ok(None),
+        other => other?,
+    }
+    let header = Header::parse(&bytes).ok();
+    match header.filter(|h| slot.to_gpa(at, h.total_len() as u64).is_some()) {
+        Some(header) => examine(mem, slot, at, header, &mut |_| true),
+        None => Ok(None),
+    }
+}
+
+struct Search<'a> {
+    mem: &'a dyn GuestMemory,
+    /// Where headers were looked at already.
+    examined: Mutex<BTreeSet<Hva>>,
+    blobs: Mutex<Vec<Blob>>,
+    resident_bytes: AtomicU64,
+    read_bytes: AtomicU64,
+    examined_bytes: AtomicU64,
+    gave_up: AtomicBool,
+}
+
+impl Search<'_> {
+    fn sample(&self, slot: Slot) -> Result<(), MemoryError> {
+        let (mut runs, mut pages, mut text) = (Vec::new(), Vec::new(), Vec::new());
+        // Everything below this address has been searched as far back as it needs to be.
+        let mut searched_to = slot.hva();
+        for window in windows(slot) {
+            if self.gave_up() {
+                break;
+            }
+            runs.clear();
+            self.mem.resident(window, &mut runs)?;
+            self.count_resident(&runs);
+            pages.clear();
+            for run in &runs {
+                let first = run.start.get().checked_next_multiple_of(STRIDE).unwrap_or(u64::MAX);
+                pages.extend((first..run.end.get()).step_by(STRIDE as usize).map(Hva::new));
+            }
+            pages.retain(|page| slot.to_gpa(*page, PAGE_SIZE).is_some());
+            text.resize(pages.len() * PAGE_SIZE as usize, 0);
+            self.mem.gather(&pages, PAGE_SIZE as usize, &mut text)?;
+            self.count_read(text.len());
+            for (page, text) in pages.iter().zip(text.chunks_exact(PAGE_SIZE as usize)) {
+                if *page >= searched_to
+                    && looks_like_strings(text)
+                    && self.is_long_text(slot, *page)?
+                {
+                    searched_to = self.search_back(slot, *page, searched_to)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Do the pages around a page of strings hold enough of the same?
+    fn is_long_text(&self, slot: Slot, page: Hva) -> Result<bool, MemoryError> {
+        const STEP: u64 = 8 * PAGE_SIZE;
+        let near = HvaRange {
+            start: Hva::new(page.get().saturating_sub(TEXT_MIN)),
+            end: page.checked_add(TEXT_MIN).unwrap_or(page),
+        };
+        let (mut runs, mut buf) = (Vec::new(), [0; STEP as usize]);
+        if let Some(near) = near.intersect(slot.hva_range()) {
+            self.mem.resident(near, &mut runs)?;
+        }
+        let Some(run) = runs.iter().find(|run| run.start <= page && page < run.end) else {
+            return Ok(false);
+        };
+        // Text found so far, in whole pages: outwards from the page, down first.
+        let (mut low, mut high) = (page, page);
+        for down in [true, false] {
+            while high.get() - low.get() < TEXT_MIN {
+                let room =
+                    if down { low.get() - run.start.get() } else { run.end.get() - high.get() };
+                let len = room.min(STEP) / PAGE_SIZE * PAGE_SIZE;
+                let start = if down { Hva::new(low.get() - len) } else { high };
+                let piece = &mut buf[..len as usize];
+                match self.mem.read(start, piece) {
+                    Err(MemoryError::NotMapped { .. }) => return Ok(false),
+                    other => other?,
+                }
+                self.count_read(piece.len());
+                let mut pages = piece.chunks_exact(PAGE_SIZE as usize);
+                let text = if down {
+                    pages.rev().take_while(|page| looks_like_strings(page)).count() as u64
+                } else {
+                    pages.by_ref().take_while(|page| looks_like_strings(page)).count() as u64
+                } * PAGE_SIZE;
+                if down {
+                    low = Hva::new(low.get() - text);
+                } else {
+                    high = Hva::new(high.get() + text);
+                }
+                if text < STEP {
+                    break;
+                }
+            }
+        }
+        Ok(high.get() - low.get() >= TEXT_MIN)
+    }
+
+    /// Searches from a page of strings down to `floor` for the blob it belongs to. Returns the
+    /// address below which nothing is left to find.
+    fn search_back(&self, slot: Slot, page: Hva, floor: Hva) -> Result<Hva, MemoryError> {
+        let floor = floor.max(Hva::new(page.get().saturating_sub(BACK_MAX)));
+        let done = page.checked_add(PAGE_SIZE).unwrap_or(page);
+        let mut runs = Vec::new();
+        self.mem.resident(HvaRange { start: floor, end: done }, &mut runs)?;
+        // A blob is resident as a whole, so its header is in the same run as its strings.
+        let Some(run) = runs.last().filter(|run| run.end == done) else { return Ok(done) };
+        let mut buf = Vec::new();
+        let mut end = done;
+        while end > run.start {
+            let start = run.start.max(Hva::new(end.get().saturating_sub(BACK_STEP)));
+            for (at, header) in self.headers(slot, HvaRange { start, end }, done, &mut buf)? {
+                if let Some(blob) = self.take(slot, at, header)?
+                    && blob.start <= page
+                    && page < blob.end
+                {
+                    return Ok(blob.end);
+                }
+            }
+            // Neither strings nor types: this was the string table of something else.
+            let pages = buf.chunks_exact(PAGE_SIZE as usize);
+            let nr_like = pages.filter(|page| looks_like_strings(page) || looks_like_types(page));
+            if (nr_like.count() as u64) < BACK_STEP / PAGE_SIZE / 2 {
+                return Ok(done);
+            }
+            end = start;
+        }
+        Ok(done)
+    }
+
+    fn exhaust(&self, slots: &[Slot]) -> Result<(), MemoryError> {
+        let work: Vec<(Slot, HvaRange)> =
+            slots.iter().flat_map(|slot| windows(*slot).map(|w| (*slot, w))).collect();
+        let next = AtomicUsize::new(0);
+        let worker = || {
+            let (mut runs, mut buf) = (Vec::new(), Vec::new());
+            while let Some((slot, window)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
+                self.exhaust_window(*slot, *window, &mut runs, &mut buf)?;
+            }
+            Ok(())
+        };
+        let threads = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
+        thread::scope(|scope| {
+            let others: Vec<_> =
+                (1..threads.min(work.len())).map(|_| scope.spawn(worker)).collect();
+            let mine = worker();
+            others.into_iter().fold(mine, |result, other| match other.join() {
+                Ok(theirs) => result.and(theirs),
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })
+    }
+
+    fn exhaust_window(
+        &self,
+        slot: Slot,
+        window: HvaRange,
+        runs: &mut Vec<HvaRange>,
+        buf: &mut Vec<u8>,
+    ) -> Result<(), MemoryError> {
+        // A header that begins in the last bytes of this window ends in the next one.
+        let reach = window.end.checked_add(PAGE_SIZE).unwrap_or(window.end);
+        runs.clear();
+        self.mem.resident(HvaRange { end: reach.min(slot.hva_range().end), ..window }, runs)?;
+        for run in runs {
+            let Some(mine) = run.intersect(window) else { continue };
+            self.count_resident(&[mine]);
+            let mut start = mine.start;
+            while start < mine.end && !self.gave_up() {
+                let end = mine.end.min(HvaRange::new(start, CHUNK).end);
+                for (at, header) in self.headers(slot, HvaRange { start, end }, run.end, buf)? {
+                    self.take(slot, at, header)?;
+                }
+                start = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Every sound header that begins in `range` and ends before `limit`, up to which memory is
+    /// resident. What a header promises must fit in the slot.
+    fn headers(
+        &self,
+        slot: Slot,
+        range: HvaRange,
+        limit: Hva,
+        buf: &mut Vec<u8>,
+    ) -> Result<Vec<(Hva, Header)>, MemoryError> {
+        let overlap = HEADER_LEN as u64 - 1;
+        let end = limit.min(range.end.checked_add(overlap).unwrap_or(range.end));
+        buf.resize(HvaRange { end, ..range }.len() as usize, 0);
+        match self.mem.read(range.start, buf) {
+            // The guest gave the memory back in the meantime; there is nothing to find in it.
+            Err(MemoryError::NotMapped { .. }) => return Ok(Vec::new()),
+            other => other?,
+        }
+        self.count_read(buf.len());
+        Ok(memmem::find_iter(buf, &MAGIC)
+            .filter_map(|hit| {
+                let header = Header::parse(&buf[hit..]).ok()?;
+                let at = range.start.checked_add(hit as u64)?;
+                slot.to_gpa(at, header.total_len() as u64)?;
+                (at < range.end).then_some((at, header))
+            })
+            // More than this many in one chunk is a guest playing tricks; `take` will see to it.
+            .take(HEADERS_MAX)
+            .collect())
+    }
+
+    /// Examines a header, once, and keeps the blob if it is plausible. Returns where the blob lies.
+    fn take(&self, slot: Slot, at: Hva, header: Header) -> Result<Option<HvaRange>, MemoryError> {
+        {
+            let mut examined = self.examined.lock().unwrap_or_else(PoisonError::into_inner);
+            if examined.len() >= HEADERS_MAX {
+                self.gave_up.store(true, Ordering::Relaxed);
+            }
+            if self.gave_up() || !examined.insert(at) {
+                return Ok(None);
+            }
+        }
+        let blob = examine(self.mem, slot, at, header, &mut |bytes| {
+            self.count_read(bytes as usize);
+            let spent = self.examined_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+            if spent > EXAMINE_MAX {
+                self.gave_up.store(true, Ordering::Relaxed);
+            }
+            spent <= EXAMINE_MAX
+        })?;
+        let Some(blob) = blob else { return Ok(None) };
+        let place = HvaRange::new(at, blob.bytes.len() as u64);
+        let mut blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
+        if blobs.len() < BLOBS_MAX {
+            blobs.push(blob);
+        } else {
+            self.gave_up.store(true, Ordering::Relaxed);
+        }
+        Ok(Some(place))
+    }
+
+    fn gave_up(&self) -> bool {
+        self.gave_up.load(Ordering::Relaxed)
+    }
+
+    fn count_resident(&self, runs: &[HvaRange]) {
+        let bytes = runs.iter().map(|run| run.len()).sum();
+        self.resident_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn count_read(&self, bytes: usize) {
+        self.read_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+/// The slot in pieces that end at multiples of [`WINDOW`].
+fn windows(slot: Slot) -> impl Iterator<Item = HvaRange> {
+    let all = slot.hva_range();
+    let mut start = all.start;
+    std::iter::from_fn(move || {
+        let next = (start.get() / WINDOW).checked_add(1)?.checked_mul(WINDOW).map(Hva::new);
+        let window = HvaRange { start, end: next.unwrap_or(all.end).min(all.end) };
+        start = window.end;
+        (!window.is_empty()).then_some(window)
+    })
+}
+
+/// Reads a blob if it is resident and its strings name what a layout needs. `spend` is told before
+/// each read and may refuse.
+fn examine(
+    mem: &dyn GuestMemory,
+    slot: Slot,
+    at: Hva,
+    header: Header,
+    spend: &mut dyn FnMut(u64) -> bool,
+) -> Result<Option<Blob>, MemoryError> {
+    let len = header.total_len();
+    if !mem.is_resident(at, len as u64)? {
+        return Ok(None);
+    }
+    let (strings_at, strings_len) = header.strings();
+    let Some(strings) = at.checked_add(strings_at as u64) else { return Ok(None) };
+    if !spend(strings_len as u64) || !names_kernel_variables(mem, strings, strings_len)? {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    if !spend(len as u64) || bytes.try_reserve_exact(len).is_err() {
+        return Ok(None);
+    }
+    bytes.resize(len, 0);
+    match mem.read(at, &mut bytes) {
+        Err(MemoryError::NotMapped { .. }) => return Ok(None),
+        other => other?,
+    }
+    // The guest may have changed it since; what counts is what we hold.
+    let unchanged = Header::parse(&bytes).is_ok_and(|now| now == header);
+    Ok(unchanged.then_some(Blob { at, slot, bytes }))
+}
+
+/// Modules' BTF and other data end here: their strings lack the names of the kernel's own.
+fn names_kernel_variables(
+    mem: &dyn GuestMemory,
+    strings: Hva,
+    len: usize,
+) -> Result<bool, MemoryError> {
+    const NAMES: [&[u8]; 2] = [b"\0.data..percpu\0", b"\0steal_time\0"];
+    const OVERLAP: usize = 16;
+    let (mut missing, mut done) = (NAMES.to_vec(), 0);
+    let mut buf = vec![0; len.min(CHUNK as usize)];
+    while done < len && !missing.is_empty() {
+        let start = done.saturating_sub(OVERLAP);
+        let piece = &mut buf[..(len - start).min(CHUNK as usize)];
+        let Some(at) = strings.checked_add(start as u64) else { return Ok(false) };
+        match mem.read(at, piece) {
+            Err(MemoryError::NotMapped { .. }) => return Ok(false),
+            other => other?,
+        }
+        // An empty first string opens the section, and a string ends it.
+        if (done == 0 && piece.first() != Some(&0))
+            || (start + piece.len() == len && piece.last() != Some(&0))
+        {
+            return Ok(false);
+        }
+        missing.retain(|name| memmem::find(piece, name).is_none());
+        done = start + piece.len();
+    }
+    Ok(missing.is_empty())
+}

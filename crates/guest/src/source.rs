@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A guest kernel's BTF from a file: raw, or the `.BTF` section of an ELF image.
+
+use std::{
+    fs::File,
+    io::{self, Read, Seek, SeekFrom},
+    path::{Path, PathBuf},
+};
+
+use crate::btf::{BLOB_MAX, MAGIC};
+
+const ELF_MAGIC: &[u8; 4] = b"\x7fELF";
+/// Most sections looked at; a vmlinux has about 50.
+const SECTIONS_MAX: u16 = 4096;
+
+/// Why a file gives no BTF.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// It cannot be read.
+    #[error("cannot read {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// It is neither of the two kinds.
+    #[error(
+        "{path} is neither raw BTF nor an ELF file: give /sys/kernel/btf/vmlinux of the guest, or \
+         its uncompressed vmlinux (scripts/extract-vmlinux makes one of a vmlinuz)"
+    )]
+    Kind {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is an ELF file without BTF.
+    #[error("{path} has no .BTF section of a sane size: not a kernel with CONFIG_DEBUG_INFO_BTF")]
+    NoSection {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// Reads the BTF blob in `path`.
+pub fn load(path: &Path) -> Result<Vec<u8>, SourceError> {
+    let path_buf = || path.to_owned();
+    let read_error = |source| SourceError::Read { path: path_buf(), source };
+    let mut file = File::open(path).map_err(read_error)?;
+    let mut magic = [0; 4];
+    file.read_exact(&mut magic).map_err(|_| SourceError::Kind { path: path_buf() })?;
+    if magic == MAGIC {
+        return read_part(&mut file, 0, None).map_err(read_error);
+    }
+    if magic != *ELF_MAGIC {
+        return Err(SourceError::Kind { path: path_buf() });
+    }
+    let section = match btf_section(&mut file) {
+        Ok(section) => section,
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => None,
+        Err(e) => return Err(read_error(e)),
+    };
+    let Some((at, len)) = section.filter(|(_, len)| (1..=BLOB_MAX).contains(len)) else {
+        return Err(SourceError::NoSection { path: path_buf() });
+    };
+    let blob = read_part(&mut file, at, Some(len)).map_err(read_error)?;
+    match blob.len() as u64 == len {
+        true => Ok(blob),
+        false => Err(SourceError::NoSection { path: path_buf() }),
+    }
+}
+
+/// Offset and length of `.BTF` in a little-endian 64-bit ELF file (elf(5)).
+fn btf_section(file: &mut File) -> io::Result<Option<(u64, u64)>> {
+    let header = read_exactly::<64>(file, 0)?;
+    if header[4..6] != [2, 1] {
+        return Ok(None);
+    }
+    let sections_at = u64_at(&header, 0x28);
+    let (entry_len, count) = (u16_at(&header, 0x3a), u16_at(&header, 0x3c).min(SECTIONS_MAX));
+    let names_index = u16_at(&header, 0x3e);
+    if entry_len != 64 || names_index >= count {
+        return Ok(None);
+    }
+    let section = |file: &mut File, index: u16| {
+        read_exactly::<64>(file, sections_at.saturating_add(u64::from(index) * 64))
+    };
+    let names_at = u64_at(&section(file, names_index)?, 0x18);
+    for index in 0..count {
+        let entry = section(file, index)?;
+        let name = u32::from_le_bytes(entry[..4].try_into().expect("4 bytes"));
+        match read_exactly::<5>(file, names_at.saturating_add(name.into())) {
+            Ok(name) if name == *b".BTF\0" => {
+                return Ok(Some((u64_at(&entry, 0x18), u64_at(&entry, 0x20))));
+            }
+            Ok(_) => {}
+            // A shorter name at the very end of the file.
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(None)
+}
+
+fn read_part(file: &mut File, at: u64, len: Option<u64>) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(at))?;
+    file.take(len.unwrap_or(BLOB_MAX)).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn read_exactly<const N: usize>(file: &mut File, at: u64) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    file.seek(SeekFrom::Start(at))?;
+    file.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn u16_at(bytes: &[u8; 64], at: usize) -> u16 {
+    u16::from_le_bytes(bytes[at..at + 2].try_into().expect("2 bytes"))
+}
+
+fn u64_at(bytes: &[u8; 64], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A process of our own whose memory stands in for that of a VMM.
+
+#![allow(dead_code, unreachable_pub)]
+
+use std::{
+    env,
+    io::{BufRead, BufReader, Read, Write},
+    process::{Child, Command, Stdio},
+};
+
+use holdfast_guest::{Gpa, Hva, Slot};
+
+use crate::common::{AREAS, FakeMemory, GPA};
+
+const ENTRY: &str = "HOLDFAST_FAKE_GUEST";
+
+/// How the guest's memory is backed: as QEMU's default, as its memfd backend, or with huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    Private,
+    Shared,
+    Huge,
+}
+
+/// A child process with `len` bytes mapped, none of them touched yet. Killed when dropped.
+pub struct FakeVmm {
+    pub child: Child,
+    pub slot: Slot,
+}
+
+impl FakeVmm {
+    pub fn start(backing: Backing, len: u64) -> Self {
+        let mut child = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "fake_vmm_process", "--nocapture", "--test-threads=1"])
+            .env(ENTRY, format!("{backing:?} {len}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let address = lines.find_map(|line| {
+            let line = line.unwrap();
+            line.rsplit_once("mapped at ").map(|(_, address)| address.parse().unwrap())
+        });
+        let slot = Slot::new(Gpa::new(GPA), Hva::new(address.unwrap()), len).unwrap();
+        Self { child, slot }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Writes into the child's memory, which makes the pages resident.
+    pub fn write(&self, at: u64, bytes: &[u8]) {
+        let local = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
+        let remote =
+            libc::iovec { iov_base: (self.slot.hva().get() + at) as *mut _, iov_len: bytes.len() };
+        // SAFETY: the local vector covers `bytes`, which is only read; the remote one is checked by
+        // the kernel and lies in a process of ours.
+        let written =
+            unsafe { libc::process_vm_writev(self.pid().cast_signed(), &local, 1, &remote, 1, 0) };
+        assert_eq!(written, bytes.len() as isize, "{}", std::io::Error::last_os_error());
+    }
+
+    /// Copies the pages of a fake guest that hold anything, and its per-CPU areas, as a kernel does.
+    pub fn load(&self, mem: &FakeMemory) {
+        for (n, page) in mem.bytes.chunks(4096).enumerate() {
+            let is_area = AREAS.contains(&(n as u64 * 4096));
+            if is_area || page.iter().any(|byte| *byte != 0) {
+                self.write(n as u64 * 4096, page);
+            }
+        }
+    }
+
+    /// Resident bytes of the mapping, as /proc/PID/smaps has it.
+    pub fn resident(&self) -> u64 {
+        let smaps = std::fs::read_to_string(format!("/proc/{}/smaps", self.pid())).unwrap();
+        let start = format!("{:x}-", self.slot.hva().get());
+        let mut lines = smaps.lines().skip_while(|line| !line.starts_with(&start));
+        let rss = lines.find_map(|line| line.strip_prefix("Rss:")).expect("the mapping is there");
+        rss.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+}
+
+impl Drop for FakeVmm {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The child's side; does nothing in the process that runs the tests.
+pub fn run_if_asked() {
+    let Ok(order) = env::var(ENTRY) else { return };
+    let (backing, len) = order.split_once(' ').unwrap();
+    let sharing = if backing == "Shared" { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+    let (len, align) = (len.parse::<usize>().unwrap(), 2usize << 20);
+    // SAFETY: a new anonymous mapping; nobody else knows the address.
+    let map = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            len + align,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | sharing,
+            -1,
+            0,
+        )
+    };
+    assert_ne!(map, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+    let start = (map as usize).next_multiple_of(align);
+    // A mapping of its own in /proc/PID/smaps, and with or without huge pages whatever the default.
+    let advice = if backing == "Huge" { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+    // SAFETY: within the mapping made above, which holds nothing yet.
+    unsafe { libc::munmap(map, start - map as usize) };
+    // SAFETY: as above.
+    unsafe { libc::madvise(start as *mut _, len, advice) };
+    println!("mapped at {start}");
+    std::io::stdout().flush().unwrap();
+    // Until the parent closes the pipe, or is gone.
+    let _ = std::io::stdin().read(&mut [0]);
+    std::process::exit(0);
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Guests that lie: real BTF, damaged in every way, gives a sound layout or an error.
+
+mod common;
+
+use std::{sync::atomic::Ordering, time::Instant};
+
+use common::{ALL, FakeMemory, inflate};
+use holdfast_guest::{
+    BtfError, Gpa, Layout, LayoutError, Reader, VcpuRecord,
+    scan::{Effort, scan},
+};
+use proptest::prelude::*;
+
+/// What is done to a blob.
+#[derive(Clone, Debug)]
+enum Damage {
+    Byte(prop::sample::Index, u8),
+    Word(prop::sample::Index, u32),
+    Header(usize, u32),
+    Cut(prop::sample::Index),
+    Repeat(prop::sample::Index, prop::sample::Index),
+    Swap(prop::sample::Index, prop::sample::Index),
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    let any_index = any::<prop::sample::Index>;
+    let word = prop_oneof![any::<u32>(), 0u32..300, Just(u32::MAX), Just(1 << 31)];
+    prop_oneof![
+        4 => (any_index(), any::<u8>()).prop_map(|(at, to)| Damage::Byte(at, to)),
+        4 => (any_index(), word.clone()).prop_map(|(at, to)| Damage::Word(at, to)),
+        1 => (1usize..6, word).prop_map(|(at, to)| Damage::Header(at, to)),
+        1 => any_index().prop_map(Damage::Cut),
+        1 => (any_index(), any_index()).prop_map(|(from, to)| Damage::Repeat(from, to)),
+        2 => (any_index(), any_index()).prop_map(|(a, b)| Damage::Swap(a, b)),
+    ]
+}
+
+fn apply(blob: &mut Vec<u8>, damage: &[Damage]) {
+    for one in damage {
+        if blob.len() < 28 {
+            return;
+        }
+        let nr_words = blob.len() / 4;
+        let mut put =
+            |word: usize, to: u32| blob[word * 4..][..4].copy_from_slice(&to.to_le_bytes());
+        match one {
+            Damage::Byte(at, to) => {
+                let at = at.index(blob.len());
+                blob[at] = *to;
+            }
+            Damage::Word(at, to) => put(at.index(nr_words), *to),
+            Damage::Header(at, to) => put(*at, *to),
+            Damage::Cut(at) => blob.truncate(at.index(blob.len())),
+            Damage::Repeat(from, to) => {
+                let (from, to) = (from.index(nr_words) * 4, to.index(nr_words) * 4);
+                let piece = blob[from..(from + 64).min(blob.len())].to_vec();
+                blob.splice(to..to, piece);
+            }
+            Damage::Swap(a, b) => {
+                let (a, b) = (a.index(nr_words), b.index(nr_words));
+                for n in 0..4 {
+                    blob.swap(a * 4 + n, b * 4 + n);
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    #[test]
+    fn damaged_btf_gives_offsets_within_the_area_or_an_error(
+        which in 0usize..3,
+        damage in prop::collection::vec(damage(), 1..12),
+    ) {
+        let mut blob = ALL[which].1.to_vec();
+        apply(&mut blob, &damage);
+        if let Ok(layout) = Layout::from_btf(&blob) {
+            let (low, high) = layout.span();
+            prop_assert!(low < high && high <= layout.area_len);
+        }
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_never_a_layout(bytes in prop::collection::vec(any::<u8>(), 0..512)) {
+        prop_assert!(Layout::from_btf(&bytes).is_err());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn a_scan_of_damaged_blobs_stays_within_the_slot_and_resident_pages(
+        which in 0usize..3,
+        damage in prop::collection::vec(damage(), 0..6),
+        at in prop::sample::select(vec![0usize, 0x70, 0xffd, 0x1_0000 - 7, 0x3_0000]),
+        absent in prop::collection::btree_set(0u64..256, 0..64),
+        steal_time in 0u64..(1 << 20) - 64,
+    ) {
+        let mut blob = inflate(ALL[which].1, 300_000);
+        apply(&mut blob, &damage);
+        let mut mem = FakeMemory::new(1 << 20);
+        mem.put(at, &blob[..blob.len().min((1 << 20) - at)]);
+        mem.absent = absent;
+        for effort in [Effort::Sampled, Effort::Exhaustive] {
+            scan(&mem, &[mem.slot()], effort).unwrap();
+        }
+        let gpa = Gpa::new(common::GPA + steal_time / 64 * 64);
+        let record = VcpuRecord::new(0, gpa, mem.slot()).unwrap();
+        prop_assert!(Reader::new().resolve_in(&mem, &[mem.slot()], &[record]).is_err());
+        prop_assert!(!mem.trespassed.load(Ordering::Relaxed));
+    }
+}
+
+/// Types as words, and strings, put together with a sound header.
+fn blob(types: &[u32], strings: &[u8]) -> Vec<u8> {
+    let types_len = types.len() as u32 * 4;
+    let mut blob = vec![0x9f, 0xeb, 1, 0];
+    for word in [24, 0, types_len, types_len, strings.len() as u32] {
+        blob.extend_from_slice(&word.to_le_bytes());
+    }
+    blob.extend(types.iter().flat_map(|word| word.to_le_bytes()));
+    blob.extend_from_slice(strings);
+    blob
+}
+
+const STRINGS: &[u8] = b"\0.data..percpu\0steal_time\0pcpu_hot\0preempt_count\0preempt_schedule\0";
+const PERCPU: u32 = 1;
+const STEAL_TIME: u32 = 15;
+const PCPU_HOT: u32 = 26;
+const fn info(kind: u32, vlen: u32) -> u32 {
+    kind << 24 | vlen
+}
+
+/// A per-CPU section with `steal_time` and a `pcpu_hot` of type 4, then `more` types from number 4 on.
+fn with_hot(more: &[u32]) -> Vec<u8> {
+    let mut types = vec![
+        STEAL_TIME,
+        info(14, 0),
+        0,
+        1, // 1: VAR
+        PCPU_HOT,
+        info(14, 0),
+        4,
+        1, // 2: VAR of type 4
+        PERCPU,
+        info(15, 2),
+        4096,
+        1,
+        64,
+        64,
+        2,
+        128,
+        64, // 3: DATASEC
+    ];
+    types.extend_from_slice(more);
+    blob(&types, STRINGS)
+}
+
+#[test]
+fn types_that_refer_to_themselves_end_in_an_error() {
+    // 4: a typedef of itself.
+    let error = Layout::from_btf(&with_hot(&[0, info(8, 0), 4])).unwrap_err();
+    assert_eq!(error, LayoutError::Btf(BtfError::Depth(4)));
+    // 4: a struct with an anonymous member of its own type.
+    let error = Layout::from_btf(&with_hot(&[0, info(4, 1), 64, 0, 4, 0])).unwrap_err();
+    assert_eq!(error, LayoutError::Btf(BtfError::Depth(4)));
+}
+
+#[test]
+fn a_pyramid_of_anonymous_structs_is_cut_short() {
+    // Each struct has 1000 anonymous members of the next one: 1000^8 paths to the bottom.
+    let mut types = Vec::new();
+    for level in 0..8u32 {
+        types.extend_from_slice(&[0, info(4, 1000), 64]);
+        types.extend((0..1000).flat_map(|_| [0, 5 + level, 0]));
+    }
+    types.extend_from_slice(&[0, info(4, 0), 64]);
+    let blob = with_hot(&types);
+    let start = Instant::now();
+    let error = Layout::from_btf(&blob).unwrap_err();
+    assert_eq!(error, LayoutError::Btf(BtfError::Depth(4)));
+    assert!(start.elapsed().as_secs() < 5, "took {:?}", start.elapsed());
+}
+
+#[test]
+fn says_what_is_wrong_with_a_blob() {
+    let parse = |blob: &[u8]| match Layout::from_btf(blob) {
+        Err(LayoutError::Btf(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(parse(b""), BtfError::Header);
+    assert_eq!(parse(&blob(&[0, info(30, 0), 0], STRINGS)), BtfError::Kind { id: 1, kind: 30 });
+    assert_eq!(parse(&with_hot(&[])), BtfError::Type(4));
+    assert!(matches!(parse(&blob(&[0, info(4, 9), 0], STRINGS)), BtfError::Bounds(_)));
+    assert!(matches!(parse(&blob(&[0, info(2, 0), 0], b"\0unterminated")), BtfError::Bounds(_)));
+    let mut big_endian = common::LINUX_7_2.to_vec();
+    big_endian.swap(0, 1);
+    assert_eq!(parse(&big_endian), BtfError::Header);
+}

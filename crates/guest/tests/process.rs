@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Reading the memory of a real process.
+
+#[path = "common/child.rs"]
+mod child;
+mod common;
+
+use std::time::Duration;
+
+use child::{Backing, FakeVmm};
+use common::{ALL, FakeMemory, LINUX_7_2, Spec, boot, inflate, link_address};
+use holdfast_guest::{
+    GuestMemory, Hva, HvaRange, Layout, MemoryError, ProcessMemory, ReadError, Reader, Slot,
+    VcpuRecord,
+    scan::{Effort, scan},
+};
+
+const GIB: u64 = 1 << 30;
+
+/// Not a test by itself: what the fake VMM's process runs.
+#[test]
+fn fake_vmm_process() {
+    child::run_if_asked();
+}
+
+fn load(vmm: &FakeVmm, version: &str) -> Vec<VcpuRecord> {
+    let reduced = ALL.iter().find(|(v, _)| *v == version).unwrap().1;
+    let blob = inflate(reduced, 600_000);
+    let link_address = link_address(version);
+    let (mem, records) = boot(&Spec { blob: &blob, blob_at: 0x20_0070, nr_vcpus: 4, link_address });
+    vmm.load(&mem);
+    records
+        .iter()
+        .map(|r| VcpuRecord::new(r.vcpu_id, r.steal_time_gpa, vmm.slot).unwrap())
+        .collect()
+}
+
+#[test]
+fn resolves_a_guest_in_another_process_without_growing_it() {
+    for backing in [Backing::Private, Backing::Shared, Backing::Huge] {
+        for (version, reduced) in ALL {
+            let vmm = FakeVmm::start(backing, GIB);
+            let records = load(&vmm, version);
+            // A few pages far away, so that residency has gaps.
+            for page in [0x1000_0000, 0x1000_2000, GIB - 4096] {
+                vmm.write(page, &[1; 4096]);
+            }
+            let before = vmm.resident();
+            assert!(before > 0 && before < GIB / 2, "{before}");
+            let guest = Reader::new().resolve(vmm.pid(), &[vmm.slot], &records).unwrap();
+            assert_eq!(*guest.layout(), Layout::from_btf(reduced).unwrap());
+            let mem = ProcessMemory::open(vmm.pid()).unwrap();
+            let found = scan(&mem, &[vmm.slot], Effort::Exhaustive).unwrap();
+            assert_eq!(found.blobs.len(), 1);
+            assert_eq!(vmm.resident(), before, "{backing:?}: the scan made the guest grow");
+        }
+    }
+}
+
+/// 4 GiB in a second is promised; this is a quarter of both, in CPU time so that a busy machine does
+/// not matter. `examples/scan.rs` measures it with realistic content.
+#[test]
+fn the_sampled_pass_covers_4_gib_in_a_second() {
+    let thread_cpu = || {
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: writes one timespec.
+        unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
+        Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+    };
+    let vmm = FakeVmm::start(Backing::Private, GIB);
+    let filler: Vec<u8> = (0..4u32 << 20).flat_map(|n| (n | 0x5500_0000).to_le_bytes()).collect();
+    for at in (0..GIB).step_by(filler.len()) {
+        vmm.write(at, &filler);
+    }
+    load(&vmm, "7.2");
+    let mem = ProcessMemory::open(vmm.pid()).unwrap();
+    let start = thread_cpu();
+    let found = scan(&mem, &[vmm.slot], Effort::Sampled).unwrap();
+    let took = thread_cpu() - start;
+    assert_eq!((found.blobs.len(), found.resident_bytes), (1, GIB));
+    eprintln!("1 GiB took {took:?} of CPU time");
+    assert!(took < Duration::from_millis(250), "took {took:?} of CPU time for 1 GiB");
+}
+
+/// Takes every page for resident, which is what a scan must not do.
+struct Careless(ProcessMemory);
+
+impl GuestMemory for Careless {
+    fn read(&self, at: Hva, buf: &mut [u8]) -> Result<(), MemoryError> {
+        self.0.read(at, buf)
+    }
+
+    fn resident(&self, range: HvaRange, out: &mut Vec<HvaRange>) -> Result<(), MemoryError> {
+        out.push(range);
+        Ok(())
+    }
+}
+
+/// The measure of the test above is one that a careless scan would move.
+#[test]
+fn a_scan_that_ignores_residency_makes_the_guest_grow() {
+    let vmm = FakeVmm::start(Backing::Shared, 64 << 20);
+    vmm.write(0, &[1; 4096]);
+    let before = vmm.resident();
+    let mem = Careless(ProcessMemory::open(vmm.pid()).unwrap());
+    scan(&mem, &[vmm.slot], Effort::Exhaustive).unwrap();
+    assert!(vmm.resident() >= before + (32 << 20));
+}
+
+#[test]
+fn reports_pages_as_resident_once_they_are_touched() {
+    for backing in [Backing::Private, Backing::Shared, Backing::Huge] {
+        let vmm = FakeVmm::start(backing, 64 << 20);
+        let mem = ProcessMemory::open(vmm.pid()).unwrap();
+        let runs = || {
+            let mut runs = Vec::new();
+            mem.resident(vmm.slot.hva_range(), &mut runs).unwrap();
+            runs
+        };
+        assert_eq!(runs(), [], "{backing:?}");
+        vmm.write(0x40_3000, &[7; 8192]);
+        let touched = HvaRange::new(Hva::new(vmm.slot.hva().get() + 0x40_3000), 8192);
+        assert_eq!(runs().len(), 1, "{backing:?}");
+        assert!(runs()[0].contains(touched), "{backing:?}");
+        if backing != Backing::Huge {
+            assert_eq!(runs(), [touched], "{backing:?}");
+        }
+    }
+}
+
+#[test]
+fn gathers_what_can_be_read_and_zeroes_the_rest() {
+    let vmm = FakeVmm::start(Backing::Private, 1 << 20);
+    vmm.write(0, &[5; 4096]);
+    let mem = ProcessMemory::open(vmm.pid()).unwrap();
+    let good = vmm.slot.hva();
+    let bad = Hva::new(0x1000);
+    let places: Vec<Hva> = (0..3000).map(|n| if n % 7 == 3 { bad } else { good }).collect();
+    let mut buf = vec![0xff; 3000 * 64];
+    mem.gather(&places, 64, &mut buf).unwrap();
+    for (n, piece) in buf.chunks(64).enumerate() {
+        let expected = if n % 7 == 3 { 0 } else { 5 };
+        assert!(piece.iter().all(|byte| *byte == expected), "piece {n}");
+    }
+}
+
+#[test]
+fn says_that_nothing_is_mapped_where_nothing_is() {
+    let vmm = FakeVmm::start(Backing::Private, 1 << 20);
+    let mem = ProcessMemory::open(vmm.pid()).unwrap();
+    let error = mem.read(Hva::new(0x1000), &mut [0; 16]).unwrap_err();
+    assert!(matches!(error, MemoryError::NotMapped { .. }), "{error}");
+    // A record whose slot is a lie: an error, not a panic.
+    let slot = Slot::new(vmm.slot.gpa(), Hva::new(u64::MAX - (1 << 20)), 1 << 20).unwrap();
+    let record = VcpuRecord::new(0, slot.gpa(), slot).unwrap();
+    assert!(Reader::new().resolve(vmm.pid(), &[slot], &[record]).is_err());
+}
+
+#[test]
+fn says_that_the_process_is_gone_when_it_is() {
+    let mut vmm = FakeVmm::start(Backing::Private, 16 << 20);
+    let records = load(&vmm, "7.2");
+    let mem = ProcessMemory::open(vmm.pid()).unwrap();
+    let guest = Reader::new().resolve_in(&mem, &[vmm.slot], &records).unwrap();
+    vmm.child.kill().unwrap();
+    vmm.child.wait().unwrap();
+
+    let gone = |result: Result<(), MemoryError>| {
+        assert!(matches!(result, Err(MemoryError::ProcessGone { .. })), "{result:?}");
+    };
+    gone(mem.read(vmm.slot.hva(), &mut [0; 8]));
+    gone(mem.resident(vmm.slot.hva_range(), &mut Vec::new()));
+    gone(mem.gather(&[vmm.slot.hva()], 8, &mut [0; 8]));
+    gone(ProcessMemory::open(vmm.pid()).map(drop));
+    gone(ProcessMemory::open(u32::MAX).map(drop));
+    let facts = guest.facts(&mem, 0).unwrap_err();
+    assert!(matches!(facts, ReadError::Memory(MemoryError::ProcessGone { .. })), "{facts}");
+    let again = Reader::new().resolve(vmm.pid(), &[vmm.slot], &records).unwrap_err();
+    assert!(matches!(again, ReadError::Memory(MemoryError::ProcessGone { .. })), "{again}");
+}
+
+#[test]
+fn survives_a_process_that_ends_during_the_scan() {
+    for delay_us in [0, 300, 1000, 3000, 10_000] {
+        let mut vmm = FakeVmm::start(Backing::Private, 256 << 20);
+        let mut filler = FakeMemory::new(64 << 20);
+        filler.bytes.fill(0x55);
+        vmm.load(&filler);
+        let mem = ProcessMemory::open(vmm.pid()).unwrap();
+        let slot = vmm.slot;
+        let result = std::thread::scope(|scope| {
+            let scanning = scope.spawn(|| scan(&mem, &[slot], Effort::Exhaustive).map(drop));
+            // Whatever moment this hits, the scan must end by itself; no moment is the right one.
+            std::thread::sleep(Duration::from_micros(delay_us));
+            vmm.child.kill().unwrap();
+            vmm.child.wait().unwrap();
+            scanning.join().expect("no panic")
+        });
+        assert!(matches!(result, Ok(()) | Err(MemoryError::ProcessGone { .. })), "{result:?}");
+    }
+}
+
+#[test]
+fn says_what_to_do_when_it_is_not_allowed_to_read() {
+    // The credentials of this thread only: the libc wrapper would change those of all threads.
+    let error = std::thread::spawn(|| {
+        const NOBODY: u32 = 65_534;
+        // SAFETY: takes three integers; fails without root, and then we are not allowed to anyway.
+        unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
+        ProcessMemory::open(1).map(drop).unwrap_err()
+    })
+    .join()
+    .unwrap();
+    assert!(matches!(error, MemoryError::Permission { pid: 1, .. }), "{error}");
+    assert!(error.to_string().contains("CAP_SYS_PTRACE"), "{error}");
+}
+
+#[test]
+fn a_guest_that_writes_all_the_time_does_not_confuse_the_reader() {
+    let vmm = FakeVmm::start(Backing::Private, 16 << 20);
+    let records = load(&vmm, "7.2");
+    let layout = Layout::from_btf(LINUX_7_2).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let outcomes = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // CPU 0 changes its number to one that is taken, and back.
+            let at = common::area_at(0) + u64::from(layout.cpu_number);
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                vmm.write(at, &1u32.to_le_bytes());
+                vmm.write(at, &0u32.to_le_bytes());
+            }
+        });
+        let outcomes: Vec<_> =
+            (0..50).map(|_| Reader::new().resolve(vmm.pid(), &[vmm.slot], &records)).collect();
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        outcomes
+    });
+    for outcome in outcomes {
+        match outcome {
+            Ok(guest) => assert_eq!(guest.vcpus()[0].cpu, 0),
+            Err(ReadError::Stale { .. }) => {}
+            Err(other) => panic!("{other}"),
+        }
+    }
+}

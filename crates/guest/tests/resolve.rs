@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! From memory to a guest that can be read, on fake guests made from real kernels' layouts.
+
+mod common;
+
+use std::{io::Write, sync::atomic::Ordering};
+
+use common::{ALL, GPA, LINUX_6_12, LINUX_7_2, Spec, area_at, boot, inflate, link_address};
+use holdfast_guest::{
+    BuildId, Gpa, Gva, Hva, Layout, LayoutError, Misfit, ReadError, Reader, Slot, VcpuRecord,
+    scan::{Effort, scan},
+};
+
+fn guest(version: &str, blob: &[u8]) -> (common::FakeMemory, Vec<VcpuRecord>) {
+    let link_address = link_address(version);
+    boot(&Spec { blob, blob_at: 0x20_085c, nr_vcpus: 4, link_address })
+}
+
+#[test]
+fn resolves_every_kernel_with_the_sampled_pass_alone() {
+    for (version, reduced) in ALL {
+        let blob = inflate(reduced, 600_000);
+        let (mem, records) = guest(version, &blob);
+        let sampled = scan(&mem, &[mem.slot()], Effort::Sampled).unwrap();
+        assert_eq!(sampled.blobs.len(), 1, "{version}");
+        assert_eq!(sampled.blobs[0].bytes, blob, "{version}");
+        assert!(sampled.read_bytes < 4 << 20, "{version} read {}", sampled.read_bytes);
+
+        let guest = Reader::new().resolve_in(&mem, &[mem.slot()], &records).unwrap();
+        assert_eq!(*guest.layout(), Layout::from_btf(reduced).unwrap(), "{version}");
+        assert_eq!(guest.kernel().build, BuildId::of(&blob));
+        for (n, vcpu) in guest.vcpus().iter().enumerate() {
+            assert_eq!((vcpu.vcpu_id, vcpu.cpu), (n as u32 * 2, n as u32));
+            assert_eq!(vcpu.area, Gpa::new(GPA + area_at(n as u32)));
+            assert_eq!(vcpu.idle_task, Some(Gva::new(common::IDLE_TASK + n as u64 * 0x2000)));
+        }
+        assert!(!mem.trespassed.load(Ordering::Relaxed));
+    }
+}
+
+#[test]
+fn finds_a_blob_too_small_for_the_sampled_pass() {
+    for (version, blob) in ALL {
+        let (mem, records) = guest(version, blob);
+        assert!(scan(&mem, &[mem.slot()], Effort::Sampled).unwrap().blobs.is_empty());
+        let guest = Reader::new().resolve_in(&mem, &[mem.slot()], &records).unwrap();
+        assert_eq!(guest.kernel().build, BuildId::of(blob), "{version}");
+    }
+}
+
+#[test]
+fn finds_a_blob_at_any_place_relative_to_chunks_windows_and_slots() {
+    // Chunks are 256 KiB, windows 64 MiB; the fake mapping begins at a multiple of both.
+    for around in [256 << 10, 64 << 20] {
+        for blob_at in
+            [around - 40, around - 24, around - 23, around - 4, around - 3, around - 1, around]
+        {
+            let mut mem = common::FakeMemory::new((64 << 20) + (1 << 20));
+            mem.put(blob_at as usize, LINUX_7_2);
+            let near = (around - 0x8000) / 4096..(around + 0x8000) / 4096;
+            mem.absent = (0..65 << 8).filter(|page| !near.contains(page)).collect();
+            let found = scan(&mem, &[mem.slot()], Effort::Exhaustive).unwrap();
+            assert_eq!(found.blobs.len(), 1, "blob at {blob_at:#x}");
+            assert_eq!(found.blobs[0].gpa(), Gpa::new(GPA + blob_at));
+        }
+    }
+    let mut mem = common::FakeMemory::new(1 << 20);
+    let last = (1 << 20) - LINUX_7_2.len();
+    mem.put(last, LINUX_7_2);
+    assert_eq!(scan(&mem, &[mem.slot()], Effort::Exhaustive).unwrap().blobs.len(), 1);
+    // One byte less in the slot, and the blob would reach outside.
+    let short = Slot::new(Gpa::new(GPA), Hva::new(common::BASE), (1 << 20) - 1).unwrap();
+    assert!(scan(&mem, &[short], Effort::Exhaustive).unwrap().blobs.is_empty());
+    assert!(!mem.trespassed.load(Ordering::Relaxed));
+}
+
+#[test]
+fn does_not_touch_pages_that_are_not_resident() {
+    let blob = inflate(LINUX_7_2, 600_000);
+    let (mut mem, records) = guest("7.2", &blob);
+    let pages = mem.bytes.len() as u64 / 4096;
+    let blob_pages = 0x200..0x200 + blob.len() as u64 / 4096 + 2;
+    let area_pages: Vec<u64> =
+        (0..4).flat_map(|n| area_at(n) / 4096..area_at(n) / 4096 + 64).collect();
+    mem.absent =
+        (0..pages).filter(|p| !blob_pages.contains(p) && !area_pages.contains(p)).collect();
+    Reader::new().resolve_in(&mem, &[mem.slot()], &records).unwrap();
+    assert!(!mem.trespassed.load(Ordering::Relaxed));
+
+    // A hole where a vCPU's words should be is not a running kernel.
+    mem.absent.insert(area_at(3) / 4096 + 213_120 / 4096);
+    let error = Reader::new().resolve_in(&mem, &[mem.slot()], &records).unwrap_err();
+    assert!(
+        matches!(error, ReadError::Stale { source: Misfit::Absent { vcpu: 6 }, .. }),
+        "{error}"
+    );
+
+    // A hole in the blob makes it unusable, not read around.
+    mem.absent.insert(0x220);
+    let error = Reader::new().resolve_in(&mem, &[mem.slot()], &records).unwrap_err();
+    assert!(matches!(error, ReadError::NoBtf { .. }), "{error}");
+    assert!(!mem.trespassed.load(Ordering::Relaxed));
+}
+
+#[test]
+fn tells_the_running_kernel_from_one_that_ran_before() {
+    for (running, old) in [("6.12", "7.2"), ("7.2", "6.12"), ("6.1", "7.2")] {
+        let blob = |version| ALL.iter().find(|(v, _)| *v == version).unwrap().1;
+        let (mut mem, records) = guest(running, &inflate(blob(running), 600_000));
+        mem.put(0x10_0000, &inflate(blob(old), 600_000));
+        let guest = Reader::new().resolve_in(&mem, &[mem.slot()], &records).unwrap();
+        assert_eq!(*guest.layout(), Layout::from_btf(blob(running)).unwrap(), "{running}");
+    }
+}
+
+#[test]
+fn reports_a_stale_blob_as_stale() {
+    let (mut mem, records) = guest("7.2", LINUX_7_2);
+    mem.bytes[0x20_0000..0x20_0000 + 0x4000].fill(0);
+    mem.put(0x20_0000, LINUX_6_12);
+    let error = Reader::new().resolve_in(&mem, &[mem.slot()], &records).unwrap_err();
+    assert!(matches!(error, ReadError::Stale { candidates: 1, .. }), "{error}");
+}
+
+#[test]
+fn refuses_two_kernels_that_fit_and_differ() {
+    let (mut mem, records) = guest("7.2", LINUX_7_2);
+    // The same kernel, except that its queue nodes are elsewhere.
+    let mut other = LINUX_7_2.to_vec();
+    let offset = 209_664u32.to_le_bytes();
+    let at = other.windows(4).position(|w| w == offset).unwrap();
+    other[at..at + 4].copy_from_slice(&(209_664u32 + 1024).to_le_bytes());
+    mem.put(0x10_0000, &other);
+    let error = Reader::new().resolve_in(&mem, &[mem.slot()], &records).unwrap_err();
+    assert!(matches!(error, ReadError::Ambiguous(..)), "{error}");
+}
+
+#[test]
+fn says_why_records_do_not_fit() {
+    let misfit = |spoil: &dyn Fn(&mut common::FakeMemory, &Layout)| {
+        let (mut mem, records) = guest("7.2", LINUX_7_2);
+        spoil(&mut mem, &Layout::from_btf(LINUX_7_2).unwrap());
+        match Reader::new().resolve_in(&mem, &[mem.slot()], &records) {
+            Err(ReadError::Stale { source, .. }) => source,
+            other => panic!("{other:?}"),
+        }
+    };
+    let at = |n: u32, offset: u32| area_at(n) + u64::from(offset);
+    let same = misfit(&|mem, l| mem.put_u32(at(1, l.cpu_number), 3));
+    assert_eq!(same, Misfit::SameCpu { vcpus: [2, 6], cpu: 3 });
+    let wild = misfit(&|mem, l| mem.put_u32(at(1, l.cpu_number), 70_000));
+    assert!(matches!(wild, Misfit::Value { vcpu: 2, name: "cpu_number", value: 70_000 }));
+    let off = misfit(&|mem, l| mem.put_u64(at(2, l.this_cpu_off.unwrap()), 1));
+    assert!(matches!(off, Misfit::Distance { vcpus: [0, 4], name: "this_cpu_off" }));
+    let task = misfit(&|mem, l| mem.put_u64(at(0, l.current_task.unwrap()), 0x1000));
+    assert!(matches!(task, Misfit::Value { vcpu: 0, name: "current_task", .. }));
+    let count = misfit(&|mem, l| mem.put_u32(at(0, l.preempt_count), 0x0100_0000));
+    assert!(matches!(count, Misfit::Value { vcpu: 0, name: "preempt_count", .. }));
+    let clock = misfit(&|mem, l| mem.put_u64(at(3, l.self_pointer.unwrap().pointer), 0x1234));
+    assert!(matches!(clock, Misfit::Value { vcpu: 6, .. }));
+}
+
+#[test]
+fn refuses_records_that_contradict_themselves_or_leave_the_slot() {
+    let (mem, records) = guest("7.2", LINUX_7_2);
+    let slots = [mem.slot()];
+    let resolve = |records: &[VcpuRecord]| Reader::new().resolve_in(&mem, &slots, records);
+    assert!(matches!(resolve(&[]), Err(ReadError::NoStealTime)));
+    let elsewhere = VcpuRecord { steal_time: Hva::new(0x1000), ..records[0] };
+    assert!(matches!(resolve(&[elsewhere]), Err(ReadError::BadRecord { vcpu: 0, .. })));
+    let shifted = VcpuRecord::new(9, Gpa::new(GPA + 0x70_0040), mem.slot()).unwrap();
+    let error = resolve(&[shifted]).unwrap_err();
+    assert!(
+        matches!(error, ReadError::Stale { source: Misfit::Unaligned { vcpu: 9, .. }, .. }),
+        "{error}"
+    );
+    // The record is in the slot, but the area it belongs to begins before it.
+    let layout = Layout::from_btf(LINUX_7_2).unwrap();
+    let low = Gpa::new(GPA + u64::from(layout.steal_time) % 4096);
+    let error = resolve(&[VcpuRecord::new(9, low, mem.slot()).unwrap()]).unwrap_err();
+    assert!(
+        matches!(error, ReadError::Stale { source: Misfit::OutsideSlot { vcpu: 9 }, .. }),
+        "{error}"
+    );
+    assert!(!mem.trespassed.load(Ordering::Relaxed));
+}
+
+#[test]
+fn takes_btf_from_a_file_when_memory_has_none() {
+    let (mut mem, records) = guest("6.12", LINUX_6_12);
+    mem.bytes[0x20_0000..0x20_4000].fill(0);
+    let mut reader = Reader::new();
+    let error = reader.resolve_in(&mem, &[mem.slot()], &records).unwrap_err();
+    assert!(matches!(error, ReadError::NoBtf { resident_mib: 8 }), "{error}");
+
+    let mut file = |blob: &[u8]| {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(blob).unwrap();
+        reader.add_file(file.path())
+    };
+    file(LINUX_7_2).unwrap();
+    let build = file(&elf_with_btf(LINUX_6_12)).unwrap();
+    assert!(matches!(file(b"MZ something"), Err(ReadError::Source(_))));
+    assert!(matches!(file(b"\x7fELF"), Err(ReadError::Source(_))));
+    assert!(matches!(
+        file(&LINUX_7_2[..100]),
+        Err(ReadError::Layout { source: LayoutError::Btf(_), .. })
+    ));
+    let guest = reader.resolve_in(&mem, &[mem.slot()], &records).unwrap();
+    assert_eq!(guest.kernel().build, build);
+}
+
+/// A minimal ELF file: header, contents, names, and a table of three sections.
+fn elf_with_btf(blob: &[u8]) -> Vec<u8> {
+    let names = b"\0.BTF\0.shstrtab\0";
+    let (blob_at, names_at) = (64, 64 + blob.len());
+    let table_at = names_at + names.len();
+    let mut elf = vec![0u8; 64];
+    elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
+    elf[0x28..0x30].copy_from_slice(&(table_at as u64).to_le_bytes());
+    elf[0x3a..0x40].copy_from_slice(&[64, 0, 3, 0, 2, 0]);
+    elf.extend_from_slice(blob);
+    elf.extend_from_slice(names);
+    for (name, at, len) in [(0u32, 0, 0), (1, blob_at, blob.len()), (6, names_at, names.len())] {
+        let mut section = [0u8; 64];
+        section[..4].copy_from_slice(&name.to_le_bytes());
+        section[0x18..0x20].copy_from_slice(&(at as u64).to_le_bytes());
+        section[0x20..0x28].copy_from_slice(&(len as u64).to_le_bytes());
+        elf.extend_from_slice(&section);
+    }
+    elf
+}
+
+#[test]
+fn names_the_release_when_the_banner_is_before_the_blob() {
+    let (mut mem, records) = guest("7.2", LINUX_7_2);
+    mem.put(0x12_3460, b"Linux version 7.2.12+deb14-cloud-amd64 (debian-kernel@lists.debian.org)");
+    let guest = Reader::new().resolve_in(&mem, &[mem.slot()], &records).unwrap();
+    assert_eq!(guest.kernel().release.as_deref(), Some("7.2.12+deb14-cloud-amd64"));
+    assert_eq!(guest.kernel().to_string(), "Linux 7.2.12+deb14-cloud-amd64");
+}
+
+#[test]
+fn gives_up_on_a_guest_full_of_decoys() {
+    let (mut mem, records) = guest("7.2", LINUX_7_2);
+    // A sound header in every 32 bytes of 1 MiB, each promising a blob of 4 MiB.
+    let mut decoy = vec![0x9f, 0xeb, 1, 0];
+    for word in [24u32, 0, 12, 12, 4 << 20, 0, 0] {
+        decoy.extend_from_slice(&word.to_le_bytes());
+    }
+    for at in (0..1 << 20).step_by(decoy.len()) {
+        mem.put(at, &decoy);
+    }
+    mem.bytes[0x20_0000..0x20_4000].fill(0);
+    let error = Reader::new().resolve_in(&mem, &[mem.slot()], &records).unwrap_err();
+    assert!(matches!(error, ReadError::Decoys), "{error}");
+}
