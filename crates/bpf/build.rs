@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Compiles the discovery program, and tells dependent crates where the shared headers are
+//! (`DEP_HOLDFAST_BPF_HEADERS_INCLUDE`).
+
+use std::{env, fs, path::PathBuf};
+
+use libbpf_cargo::SkeletonBuilder;
+
+fn main() {
+    let manifest = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+
+    // One include directory with everything a BPF program of ours may include as <holdfast/...>.
+    let include = out.join("include");
+    let dir = include.join("holdfast");
+    fs::create_dir_all(&dir).expect("OUT_DIR is writable");
+    let policy = manifest.join("../policy/policy.h");
+    let mut headers: Vec<_> = fs::read_dir(manifest.join("include/holdfast"))
+        .expect("the headers are there")
+        .map(|entry| entry.expect("readable directory").path())
+        .collect();
+    headers.push(policy);
+    for header in &headers {
+        println!("cargo::rerun-if-changed={}", header.display());
+        fs::copy(header, dir.join(header.file_name().expect("a file"))).expect("copy a header");
+    }
+    println!("cargo::metadata=include={}", include.display());
+
+    println!("cargo::rerun-if-changed=src/bpf/discovery.bpf.c");
+    println!("cargo::rerun-if-env-changed=BPF_CLANG");
+    SkeletonBuilder::new()
+        .source("src/bpf/discovery.bpf.c")
+        .clang(env::var_os("BPF_CLANG").unwrap_or_else(|| "clang".into()))
+        .clang_args([
+            format!("-I{}", include.display()),
+            "-I/usr/include/x86_64-linux-gnu".into(),
+            "-D__TARGET_ARCH_x86".into(),
+            "-Wall".into(),
+            "-Werror".into(),
+        ])
+        .build_and_generate(out.join("discovery.skel.rs"))
+        .expect("the BPF program compiles (it needs clang; see the Makefile)");
+}

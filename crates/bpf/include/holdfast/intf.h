@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * What passes between BPF programs, and between them and user space. Each type
+ * is defined here and nowhere else. The includer provides u32, u64 and s64.
+ */
+#ifndef __HOLDFAST_INTF_H
+#define __HOLDFAST_INTF_H
+
+#define HF_MAX_VMS 4096
+
+/*
+ * A vCPU thread, in task storage: who it is, and where in the VMM's address
+ * space the words lie that tell its class. Written by discovery alone.
+ */
+struct hf_vcpu {
+	u64 kvm; /* address of struct kvm: the identity of a VM while it lives */
+	u32 vcpu_id;
+	u32 tid;
+	u64 steal_gpa; /* the guest's steal-time record; 0 with steal_hva: none */
+	u64 steal_hva;
+	u64 slot_gpa; /* the memory slot that the record lies in */
+	u64 slot_hva;
+	u64 slot_len;
+	u32 reported; /* user space was told of this state */
+	u32 epoch;    /* of the layout that the addresses below were made with; 0: none */
+	u64 preempt_count_hva;
+	u64 qnode_hva;	      /* 0: the kernel has none */
+	u64 current_task_hva; /* 0: not known, and then the idle task is not told apart */
+	u64 idle_task_hva;
+	u64 call_queue_hva; /* calls that other CPUs ask of this one; 0: not known */
+	u64 direct_map_hva; /* to be added to an address in the guest kernel's direct map */
+};
+
+/* A VM, keyed by the address of its struct kvm. Written by discovery alone. */
+struct hf_vm {
+	u32 tgid;
+	u32 epoch; /* grows whenever what was learnt of the guest kernel may be stale */
+};
+
+/*
+ * Where a guest kernel keeps the words, relative to the steal-time record of the
+ * same CPU. Keyed by the address of struct kvm. Written by user space, and valid
+ * only while @epoch is the VM's.
+ */
+struct hf_layout {
+	u32 epoch;
+	u32 pad;
+	s64 preempt_count_delta;
+	s64 qnodes_delta; /* 0: the kernel has none, as for those below */
+	s64 current_task_delta;
+	s64 idle_task_delta;
+	s64 call_queue_delta;
+	u64 direct_map; /* where the guest's kernel maps its physical memory */
+};
+
+struct hf_slot {
+	u64 gpa;
+	u64 hva;
+	u64 len;
+};
+
+/* Slots smaller than this are ROMs and devices, not memory that a kernel lies in. */
+#define HF_SLOT_MIN_LEN (1ULL << 20)
+#define HF_MAX_SLOTS	32
+
+/* A vCPU was found, or what is known of it changed. */
+struct hf_event {
+	u32 tgid;
+	u32 epoch;
+	struct hf_vcpu vcpu;
+	u32 nr_slots;
+	u32 pad;
+	struct hf_slot slots[HF_MAX_SLOTS]; /* memory of the VM */
+};
+
+/* First words of a guest's struct qnode: struct mcs_spinlock, the same on x86 since Linux 3.12. */
+struct hf_qnode {
+	u64 next;
+	u32 locked;
+	u32 count;
+};
+
+/*
+ * First words of an entry of a guest's call_single_queue: struct __call_single_node, since
+ * Linux 5.8. Of its types only one is waited for: other CPUs wake tasks there, too.
+ */
+struct hf_call {
+	u64 next;
+	u32 flags;
+};
+
+#define HF_CALL_TYPE_MASK 0xf0
+#define HF_CALL_SYNC	  0x10
+
+#endif /* __HOLDFAST_INTF_H */

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * KVM's structs as far as Holdfast reads them. The suffix makes them CO-RE
+ * flavours: the offsets come from the BTF of the running kvm module, whatever
+ * version it is. Sources: include/linux/kvm_host.h, include/linux/kvm_types.h,
+ * arch/x86/include/asm/kvm_host.h.
+ */
+#ifndef __HOLDFAST_KVM_BPF_H
+#define __HOLDFAST_KVM_BPF_H
+
+#define HF_CORE __attribute__((preserve_access_index))
+
+struct hlist_node___hf {
+	struct hlist_node___hf *next;
+} HF_CORE;
+
+struct hlist_head___hf {
+	struct hlist_node___hf *first;
+} HF_CORE;
+
+struct kvm_memory_slot___hf {
+	struct hlist_node___hf id_node[2]; /* since v5.17 */
+	u64 base_gfn;
+	unsigned long npages;
+	unsigned long userspace_addr;
+} HF_CORE;
+
+struct gfn_to_hva_cache___hf {
+	u64 gpa;
+	unsigned long hva;
+	struct kvm_memory_slot___hf *memslot;
+} HF_CORE;
+
+struct kvm_vcpu_arch___hf {
+	struct {
+		u64 msr_val;
+		struct gfn_to_hva_cache___hf cache;
+	} st;
+} HF_CORE;
+
+/* Slots by id; two sets of them share the slots, and node_idx says whose links are which. */
+#define KVM_ID_HASH_SIZE 128
+struct kvm_memslots___hf {
+	int node_idx; /* since v5.17 */
+	struct hlist_head___hf id_hash[KVM_ID_HASH_SIZE];
+} HF_CORE;
+
+struct kvm___hf {
+	struct kvm_memslots___hf *memslots[1]; /* [0]: not system management mode */
+} HF_CORE;
+
+struct kvm_vcpu___hf {
+	struct kvm___hf *kvm;
+	int vcpu_id;
+	bool wants_to_run; /* since v6.11 */
+	struct kvm_vcpu_arch___hf arch;
+} HF_CORE;
+
+/* arch/x86/include/uapi/asm/kvm_para.h */
+#define KVM_MSR_ENABLED	     1
+#define KVM_STEAL_VALID_BITS ((~0ULL) << 6)
+
+#define HF_PAGE_SHIFT	     12
+
+#endif /* __HOLDFAST_KVM_BPF_H */

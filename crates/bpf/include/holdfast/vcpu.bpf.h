@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * For programs that ask what a vCPU is doing: the map that discovery fills, and
+ * the reading of a running vCPU's class. The includer has the kernel's types,
+ * bpf_helpers.h and policy.h.
+ */
+#ifndef __HOLDFAST_VCPU_BPF_H
+#define __HOLDFAST_VCPU_BPF_H
+
+#include <holdfast/intf.h>
+
+/* Every thread that runs a vCPU has an entry; the kernel frees it with the thread. */
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct hf_vcpu);
+} vcpus SEC(".maps");
+
+/*
+ * Class of a vCPU whose thread, or a sibling's, is current: the addresses are of
+ * the VMM's memory. The reads do not fault, so a page that is not there, memory
+ * that is encrypted or a thread of somebody else's give HF_UNKNOWN.
+ *
+ * The common answer, Free, costs one read of four bytes.
+ */
+static __always_inline enum hf_class hf_read_class(const struct hf_vcpu *v)
+{
+	struct hf_guest_facts facts = {};
+	struct hf_qnode qnode;
+	u64 task, idle_task;
+
+	if (!v->epoch)
+		return HF_UNKNOWN;
+	if (bpf_probe_read_user(&facts.preempt_count, sizeof(facts.preempt_count),
+				(void *)v->preempt_count_hva))
+		return HF_UNKNOWN;
+	if (!(facts.preempt_count & HF_PREEMPT_DEPTH_MASK))
+		return hf_classify(&facts);
+	if (v->qnode_hva) {
+		if (bpf_probe_read_user(&qnode, sizeof(qnode), (void *)v->qnode_hva))
+			return HF_UNKNOWN;
+		facts.queued = qnode.count;
+		facts.at_head = qnode.locked;
+	}
+	if (v->current_task_hva) {
+		if (bpf_probe_read_user(&task, sizeof(task), (void *)v->current_task_hva) ||
+		    bpf_probe_read_user(&idle_task, sizeof(idle_task), (void *)v->idle_task_hva))
+			return HF_UNKNOWN;
+		facts.idle = task == idle_task;
+	}
+	return hf_classify(&facts);
+}
+
+#endif /* __HOLDFAST_VCPU_BPF_H */

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * Finds every vCPU thread of the host and its guest's steal-time record.
+ *
+ * KVM calls kvm_arch_vcpu_load() in the vCPU's thread each time it is about to
+ * enter the guest after having been away, so a vCPU is known as soon as it runs,
+ * whatever VMM started it, and what it does to its record (reboot, kexec, CPU
+ * hot-plug, memory slots that move) is seen before the guest runs on.
+ */
+#include <holdfast/types.bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+#include <holdfast/policy.h>
+#include <holdfast/kvm.bpf.h>
+#include <holdfast/vcpu.bpf.h>
+
+char _license[] SEC("license") = "GPL";
+
+/* VMs by struct kvm; what user space learnt of their guest kernels beside it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, HF_MAX_VMS);
+	__type(key, u64);
+	__type(value, struct hf_vm);
+} vms SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, HF_MAX_VMS);
+	__type(key, u64);
+	__type(value, struct hf_layout);
+} layouts SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 18);
+} events SEC(".maps");
+
+/* Where a report is put together: it is too large for the stack. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct hf_event);
+} event_buffer SEC(".maps");
+
+/* Reports that found the ring full. None is lost: the vCPU reports again when it next runs. */
+u64 nr_deferred_events;
+/* vCPU threads that could not be tracked, for want of memory or of room in @vms. */
+u64 nr_untracked;
+
+/* Where the record is now. False if KVM has not resolved it (yet). */
+static bool read_record(struct kvm_vcpu___hf *kv, struct hf_vcpu *rec)
+{
+	struct kvm_memory_slot___hf *slot;
+	u64 msr = BPF_CORE_READ(kv, arch.st.msr_val);
+	u64 gpa = msr & KVM_STEAL_VALID_BITS;
+
+	slot = BPF_CORE_READ(kv, arch.st.cache.memslot);
+	/* The cache is filled on the first use after the MSR is written; before, it is the old one. */
+	if (!(msr & KVM_MSR_ENABLED) || BPF_CORE_READ(kv, arch.st.cache.gpa) != gpa || !slot)
+		return false;
+
+	rec->steal_gpa = gpa;
+	rec->steal_hva = BPF_CORE_READ(kv, arch.st.cache.hva);
+	rec->slot_gpa = BPF_CORE_READ(slot, base_gfn) << HF_PAGE_SHIFT;
+	rec->slot_hva = BPF_CORE_READ(slot, userspace_addr);
+	rec->slot_len = (u64)BPF_CORE_READ(slot, npages) << HF_PAGE_SHIFT;
+	return rec->steal_hva >= rec->slot_hva && rec->steal_hva - rec->slot_hva < rec->slot_len;
+}
+
+static struct hf_vm *find_vm(u64 kvm, u32 tgid)
+{
+	struct hf_vm *vm = bpf_map_lookup_elem(&vms, &kvm), fresh = { .tgid = tgid, .epoch = 1 };
+
+	if (vm && vm->tgid == tgid)
+		return vm;
+	/* A new VM, or one whose struct kvm lies where an ended one's did. */
+	if (vm)
+		fresh.epoch = vm->epoch + 1;
+	if (bpf_map_update_elem(&vms, &kvm, &fresh, BPF_ANY))
+		return NULL;
+	return bpf_map_lookup_elem(&vms, &kvm);
+}
+
+/* Slots whose ids fall into one bucket; ids are small and dense, so there is rarely more than one. */
+#define ID_CHAIN_MAX 8
+
+struct slot_walk {
+	struct kvm_memslots___hf *slots;
+	struct hf_event *e;
+	u32 node_idx;
+	u32 nr;
+};
+
+static long read_bucket(u32 bucket, struct slot_walk *w)
+{
+	struct kvm_memslots___hf *slots = w->slots;
+	struct hlist_node___hf *node = NULL;
+	int depth;
+
+	if (bucket >= KVM_ID_HASH_SIZE)
+		return 1;
+	bpf_core_read(&node, sizeof(node), &slots->id_hash[bucket].first);
+	for (depth = 0; depth < ID_CHAIN_MAX && node; depth++) {
+		struct kvm_memory_slot___hf *slot;
+		struct hf_slot *out;
+		u32 nr = w->nr;
+		u64 len;
+
+		slot = (void *)node - bpf_core_field_offset(struct kvm_memory_slot___hf, id_node) -
+		       w->node_idx * bpf_core_type_size(struct hlist_node___hf);
+		node = BPF_CORE_READ(node, next);
+		len = BPF_CORE_READ(slot, npages) << HF_PAGE_SHIFT;
+		if (len < HF_SLOT_MIN_LEN)
+			continue;
+		/* The copy that is checked has to be the one that is used. */
+		barrier_var(nr);
+		if (nr >= HF_MAX_SLOTS)
+			return 1;
+		out = &w->e->slots[nr];
+		out->gpa = BPF_CORE_READ(slot, base_gfn) << HF_PAGE_SHIFT;
+		out->hva = BPF_CORE_READ(slot, userspace_addr);
+		out->len = len;
+		w->nr = nr + 1;
+	}
+	return 0;
+}
+
+/* Where the VM's memory is. Best effort: a slot that moves meanwhile is not followed. */
+static void read_slots(struct kvm_vcpu___hf *kv, struct hf_event *e)
+{
+	struct kvm_memslots___hf *slots = BPF_CORE_READ(kv, kvm, memslots[0]);
+	struct slot_walk w = { .slots = slots, .e = e };
+
+	e->nr_slots = 0;
+	if (!slots || !bpf_core_field_exists(slots->node_idx))
+		return;
+	w.node_idx = BPF_CORE_READ(slots, node_idx) & 1;
+	bpf_loop(KVM_ID_HASH_SIZE, read_bucket, &w, 0);
+	e->nr_slots = w.nr;
+}
+
+static void report(struct kvm_vcpu___hf *kv, struct hf_vcpu *v, u32 tgid, u32 epoch)
+{
+	u32 key = 0;
+	struct hf_event *e = bpf_map_lookup_elem(&event_buffer, &key);
+
+	if (!e)
+		return;
+	e->tgid = tgid;
+	e->epoch = epoch;
+	e->vcpu = *v;
+	read_slots(kv, e);
+	if (bpf_ringbuf_output(&events, e, sizeof(*e), 0)) {
+		__sync_fetch_and_add(&nr_deferred_events, 1);
+		return;
+	}
+	v->reported = 1;
+}
+
+static bool in_slot(const struct hf_vcpu *v, u64 hva, u64 len)
+{
+	u64 offset = hva - v->slot_hva;
+
+	return offset < v->slot_len && v->slot_len - offset >= len;
+}
+
+/* Makes the addresses from the layout, if there is one for what the guest is now. */
+static void apply_layout(struct hf_vcpu *v, struct hf_vm *vm)
+{
+	struct hf_layout *l = bpf_map_lookup_elem(&layouts, &v->kvm);
+
+	v->epoch = 0;
+	if (!l || !v->steal_hva || l->epoch != vm->epoch)
+		return;
+	v->preempt_count_hva = v->steal_hva + l->preempt_count_delta;
+	v->qnode_hva = l->qnodes_delta ? v->steal_hva + l->qnodes_delta : 0;
+	v->current_task_hva = 0;
+	if (l->current_task_delta && l->idle_task_delta) {
+		v->current_task_hva = v->steal_hva + l->current_task_delta;
+		v->idle_task_hva = v->steal_hva + l->idle_task_delta;
+		if (!in_slot(v, v->current_task_hva, sizeof(u64)) ||
+		    !in_slot(v, v->idle_task_hva, sizeof(u64)))
+			return;
+	}
+	v->call_queue_hva = 0;
+	if (l->call_queue_delta && l->direct_map) {
+		v->call_queue_hva = v->steal_hva + l->call_queue_delta;
+		v->direct_map_hva = v->slot_hva - v->slot_gpa - l->direct_map;
+		if (!in_slot(v, v->call_queue_hva, sizeof(u64)))
+			return;
+	}
+	if (in_slot(v, v->preempt_count_hva, sizeof(u32)) &&
+	    (!v->qnode_hva || in_slot(v, v->qnode_hva, sizeof(struct hf_qnode))))
+		v->epoch = l->epoch;
+}
+
+SEC("fentry/kvm_arch_vcpu_load")
+int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
+{
+	struct task_struct *p = bpf_get_current_task_btf();
+	struct hf_vcpu *v, rec = {};
+	struct hf_vm *vm;
+	bool changed;
+
+	/* A VMM may load a vCPU in another thread, to set it up; only the one that runs it counts. */
+	if (bpf_core_field_exists(kv->wants_to_run) && !BPF_CORE_READ(kv, wants_to_run))
+		return 0;
+
+	v = bpf_task_storage_get(&vcpus, p, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	rec.kvm = (u64)BPF_CORE_READ(kv, kvm);
+	vm = find_vm(rec.kvm, p->tgid);
+	if (!v || !vm) {
+		__sync_fetch_and_add(&nr_untracked, 1);
+		return 0;
+	}
+
+	if (!read_record(kv, &rec))
+		rec.steal_gpa = rec.steal_hva = rec.slot_gpa = rec.slot_hva = rec.slot_len = 0;
+
+	changed = v->kvm != rec.kvm || v->steal_gpa != rec.steal_gpa ||
+		  v->steal_hva != rec.steal_hva || v->slot_hva != rec.slot_hva ||
+		  v->slot_len != rec.slot_len;
+	if (changed) {
+		/*
+		 * A record that goes away or moves means a reset, a kexec or another
+		 * kernel: nothing learnt of this guest holds any more. A first record
+		 * is a vCPU that came up.
+		 */
+		if (v->kvm == rec.kvm && v->steal_hva)
+			__sync_fetch_and_add(&vm->epoch, 1);
+		v->kvm = rec.kvm;
+		v->vcpu_id = BPF_CORE_READ(kv, vcpu_id);
+		v->tid = p->pid;
+		v->steal_gpa = rec.steal_gpa;
+		v->steal_hva = rec.steal_hva;
+		v->slot_gpa = rec.slot_gpa;
+		v->slot_hva = rec.slot_hva;
+		v->slot_len = rec.slot_len;
+		v->reported = 0;
+		v->epoch = 0;
+	}
+
+	if (!v->epoch || v->epoch != vm->epoch)
+		apply_layout(v, vm);
+	if (!v->reported)
+		report(kv, v, p->tgid, vm->epoch);
+	return 0;
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Follows the VMs of the host.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use holdfast_guest::{Gpa, Hva, Reader, ResolvedGuest, Slot, VcpuRecord};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
+
+use crate::error::DiscoveryError;
+use crate::skel::types::{hf_event, hf_layout, hf_vm};
+use crate::skel::{DiscoverySkel, DiscoverySkelBuilder};
+use crate::vm::{Vcpu, Vm, VmState};
+
+/// How often ended VMs are looked for.
+const REAP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Finds vCPUs and resolves their guests, as long as it lives.
+pub struct Discovery<'obj> {
+    skel: DiscoverySkel<'obj>,
+    ring: RingBuffer<'obj>,
+    received: Rc<RefCell<Vec<hf_event>>>,
+    link: Option<Link>,
+    vms: BTreeMap<u64, Vm>,
+    reader: Reader,
+    reaped_at: Instant,
+}
+
+impl<'obj> Discovery<'obj> {
+    /// Loads and attaches the program. `storage` keeps libbpf's object alive.
+    ///
+    /// The kvm module has to be there: its BTF says where the fields are.
+    pub fn attach(storage: &'obj mut MaybeUninit<OpenObject>) -> Result<Self, DiscoveryError> {
+        if !Path::new("/sys/kernel/btf/kvm").exists() && !Path::new("/dev/kvm").exists() {
+            log::warn!("this host has no /dev/kvm: no vCPU will be found");
+        }
+        let open = DiscoverySkelBuilder::default()
+            .open(storage)
+            .map_err(|source| DiscoveryError::bpf("open", source))?;
+        let skel = open.load().map_err(|source| DiscoveryError::bpf("load", source))?;
+        let link = skel
+            .progs
+            .vcpu_load
+            .attach()
+            .map_err(|source| DiscoveryError::bpf("attach", source))?;
+
+        let received = Rc::new(RefCell::new(Vec::new()));
+        let sink = Rc::clone(&received);
+        let mut builder = RingBufferBuilder::new();
+        builder
+            .add(&skel.maps.events, move |bytes| {
+                if let Some(event) = parse_event(bytes) {
+                    sink.borrow_mut().push(event);
+                }
+                0
+            })
+            .map_err(|source| map_error("open the ring", "events", source))?;
+        let ring =
+            builder.build().map_err(|source| map_error("open the ring", "events", source))?;
+
+        Ok(Self {
+            skel,
+            ring,
+            received,
+            link: Some(link),
+            vms: BTreeMap::new(),
+            reader: Reader::new(),
+            reaped_at: Instant::now(),
+        })
+    }
+
+    /// The map of vCPU threads, to be shared with programs that read classes.
+    pub fn vcpus(&self) -> BorrowedFd<'_> {
+        self.skel.maps.vcpus.as_fd()
+    }
+
+    /// The VMs known, by the address of their `struct kvm`.
+    pub fn vms(&self) -> &BTreeMap<u64, Vm> {
+        &self.vms
+    }
+
+    /// Waits up to `timeout` for news of vCPUs, and acts on them. Returns the keys of VMs that
+    /// have ended.
+    pub fn poll(&mut self, timeout: Duration) -> Result<Vec<u64>, DiscoveryError> {
+        let heard = self.ring.poll(timeout);
+        self.act(heard)
+    }
+
+    /// Acts on what there is to be acted on now, without waiting: for those who wait for other things,
+    /// too. They call it when the file descriptor of [`AsFd`] is readable, and at [`Self::next_due`].
+    /// Returns the keys of VMs that have ended.
+    pub fn process(&mut self) -> Result<Vec<u64>, DiscoveryError> {
+        let heard = self.ring.consume();
+        self.act(heard)
+    }
+
+    /// When there is something to be done even if there is no news; `None` without VMs.
+    pub fn next_due(&self) -> Option<Instant> {
+        let reap = (!self.vms.is_empty()).then(|| self.reaped_at + REAP_INTERVAL);
+        self.vms.values().filter_map(Vm::resolving_due).chain(reap).min()
+    }
+
+    fn act(&mut self, heard: libbpf_rs::Result<()>) -> Result<Vec<u64>, DiscoveryError> {
+        heard
+            .or_else(|err| match err.kind() {
+                libbpf_rs::ErrorKind::Interrupted => Ok(()),
+                _ => Err(err),
+            })
+            .map_err(|source| map_error("wait for events", "events", source))?;
+        for event in self.received.take() {
+            self.handle(&event);
+        }
+
+        let now = Instant::now();
+        let ended = if now - self.reaped_at >= REAP_INTERVAL {
+            self.reaped_at = now;
+            self.reap()?
+        } else {
+            Vec::new()
+        };
+        self.resolve(now)?;
+        Ok(ended)
+    }
+
+    fn handle(&mut self, event: &hf_event) {
+        let raw = &event.vcpu;
+        let vm = self.vms.entry(raw.kvm).or_insert_with(|| Vm::new(event.tgid, event.epoch));
+        if vm.pid != event.tgid {
+            *vm = Vm::new(event.tgid, event.epoch);
+        }
+        vm.enter_epoch(event.epoch);
+        vm.vcpus.retain(|_, vcpu| vcpu.tid != raw.tid);
+        let slot = |gpa, hva, len| Slot::new(Gpa::new(gpa), Hva::new(hva), len);
+        let record = slot(raw.slot_gpa, raw.slot_hva, raw.slot_len)
+            .filter(|_| raw.steal_hva != 0)
+            .and_then(|slot| VcpuRecord::new(raw.vcpu_id, Gpa::new(raw.steal_gpa), slot));
+        vm.slots = event.slots[..(event.nr_slots as usize).min(event.slots.len())]
+            .iter()
+            .filter_map(|raw| slot(raw.gpa, raw.hva, raw.len))
+            .collect();
+        log::debug!("pid {} vCPU {} (tid {}): {record:?}", event.tgid, raw.vcpu_id, raw.tid);
+        vm.vcpus.insert(raw.vcpu_id, Vcpu { tid: raw.tid, record });
+        vm.retry_soon();
+    }
+
+    /// Learns the layouts of guests that are not readable yet.
+    fn resolve(&mut self, now: Instant) -> Result<(), DiscoveryError> {
+        for (kvm, vm) in self.vms.iter_mut().filter(|(_, vm)| vm.wants_resolving(now)) {
+            let records = vm.records();
+            match self.reader.resolve(vm.pid, &vm.slots, &records) {
+                Ok(guest) => {
+                    let layout = layout_of(&guest, vm.epoch);
+                    self.skel
+                        .maps
+                        .layouts
+                        .update(&kvm.to_ne_bytes(), as_bytes(&layout), MapFlags::ANY)
+                        .map_err(|source| map_error("publish a layout", "layouts", source))?;
+                    log::info!("pid {}: guest kernel can be read: {}", vm.pid, guest.kernel());
+                    vm.state = VmState::Readable(guest);
+                }
+                Err(why) => {
+                    log::debug!("pid {}: guest kernel cannot be read: {why}", vm.pid);
+                    vm.failed(why, now);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets VMs whose VMM is gone, and notices epochs whose event has not come yet.
+    fn reap(&mut self) -> Result<Vec<u64>, DiscoveryError> {
+        let ended: Vec<u64> = self
+            .vms
+            .iter()
+            .filter(|(_, vm)| !Path::new(&format!("/proc/{}", vm.pid)).exists())
+            .map(|(kvm, _)| *kvm)
+            .collect();
+        for kvm in &ended {
+            self.vms.remove(kvm);
+            let key = kvm.to_ne_bytes();
+            // A new VM's struct kvm may already lie there; its owner is another process then.
+            let in_map = self
+                .skel
+                .maps
+                .vms
+                .lookup(&key, MapFlags::ANY)
+                .map_err(|source| map_error("look up a VM", "vms", source))?
+                .and_then(|bytes| from_bytes::<hf_vm>(&bytes));
+            if in_map.is_some_and(|vm| !Path::new(&format!("/proc/{}", vm.tgid)).exists()) {
+                // Gone already is as good.
+                let _ = self.skel.maps.vms.delete(&key);
+                let _ = self.skel.maps.layouts.delete(&key);
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Reports that had to wait for room, and vCPU threads that could not be tracked.
+    pub fn losses(&self) -> (u64, u64) {
+        let bss = self.skel.maps.bss_data.as_deref();
+        bss.map_or((0, 0), |bss| (bss.nr_deferred_events, bss.nr_untracked))
+    }
+}
+
+impl AsFd for Discovery<'_> {
+    /// Readable (poll(2), epoll(7)) when there is news of vCPUs.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the ring owns its epoll instance, which stays open as long as `self`.
+        unsafe { BorrowedFd::borrow_raw(self.ring.epoll_fd()) }
+    }
+}
+
+impl Drop for Discovery<'_> {
+    fn drop(&mut self) {
+        // Detached before the maps go away.
+        drop(self.link.take());
+    }
+}
+
+fn map_error(action: &'static str, map: &'static str, source: libbpf_rs::Error) -> DiscoveryError {
+    DiscoveryError::Map { action, map, source }
+}
+
+/// What BPF needs of a guest. Queue nodes of any other shape than the one `struct hf_qnode` has are
+/// left out: a vCPU that waits for a lock then looks like one that holds it, which grace bounds.
+fn layout_of(guest: &ResolvedGuest, epoch: u32) -> hf_layout {
+    let deltas = guest.deltas();
+    let qnodes = deltas
+        .queue
+        .filter(|queue| queue.locked == queue.next + 8 && queue.count == queue.next + 12);
+    hf_layout {
+        epoch,
+        preempt_count_delta: deltas.preempt_count,
+        qnodes_delta: qnodes.map_or(0, |queue| queue.next),
+        current_task_delta: deltas.current_task.unwrap_or(0),
+        idle_task_delta: deltas.idle_task.unwrap_or(0),
+        call_queue_delta: deltas.call_queue.unwrap_or(0),
+        direct_map: guest.direct_map().unwrap_or(0),
+        ..Default::default()
+    }
+}
+
+fn parse_event(bytes: &[u8]) -> Option<hf_event> {
+    from_bytes(bytes)
+}
+
+/// A wire type out of the bytes that BPF wrote. `T` is one of the generated `#[repr(C)]` types.
+fn from_bytes<T: Copy>(bytes: &[u8]) -> Option<T> {
+    // SAFETY: the length is checked, the read is unaligned, and the generated types consist of
+    // integers only, for which every bit pattern is valid.
+    (bytes.len() >= size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+}
+
+/// The bytes of a wire type. `T` is one of the generated `#[repr(C)]` types, without padding.
+fn as_bytes<T: Copy>(value: &T) -> &[u8] {
+    // SAFETY: any initialised value may be read as bytes; the borrow keeps it alive.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
