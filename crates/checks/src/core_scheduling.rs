@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Core scheduling, with which sched_ext can hang a host.
+
+use std::collections::BTreeMap;
+
+use crate::topology::smt_is_active;
+use crate::{Check, Host};
+
+/// Processes named in a message; the rest is counted.
+const NAMED: usize = 3;
+
+/// Core-scheduling cookies on a host with SMT: picking tasks for two siblings at once can lock up
+/// every CPU, without a panic or an oops, under any sched_ext scheduler (sched-ext/scx issue 3715, open
+/// as of Linux 7.2).
+pub(crate) fn cookies(host: &Host) -> Check {
+    const NAME: &str = "core-scheduling";
+    if !smt_is_active(host) {
+        return Check::ok(NAME, "no SMT, so no core scheduling");
+    }
+    let mut tagged: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut unknown = 0;
+    for pid in host.numbers("/proc") {
+        for tid in host.numbers(format!("/proc/{pid}/task")) {
+            match host.cookie(tid) {
+                Ok(0) => {}
+                Ok(_) => *tagged.entry(pid).or_default() += 1,
+                Err(error) => match error.raw_os_error() {
+                    // It has ended.
+                    Some(libc::ESRCH) => {}
+                    // Built without CONFIG_SCHED_CORE, or no core that has siblings.
+                    Some(libc::EINVAL | libc::ENODEV) => {
+                        return Check::ok(NAME, "this kernel has no core scheduling");
+                    }
+                    _ => unknown += 1,
+                },
+            }
+        }
+    }
+    if tagged.is_empty() && unknown == 0 {
+        return Check::ok(
+            NAME,
+            "SMT is on, and no task has a core-scheduling cookie; none may get one while scx_holdfast \
+             runs (cloud-hypervisor: --cpus core_scheduling=off)",
+        );
+    }
+    if tagged.is_empty() {
+        return Check::fail(
+            NAME,
+            format!("SMT is on, and {unknown} tasks do not tell whether they use core scheduling"),
+            "run it as root (it takes CAP_SYS_PTRACE): sched_ext can hang the host if one does",
+        );
+    }
+    let mut owners: Vec<_> = tagged
+        .iter()
+        .take(NAMED)
+        .map(|(pid, threads)| format!("{} (pid {pid}, {threads} threads)", host.comm(*pid)))
+        .collect();
+    if tagged.len() > NAMED {
+        owners.push(format!("{} more", tagged.len() - NAMED));
+    }
+    Check::fail(
+        NAME,
+        format!(
+            "SMT is on and tasks use core scheduling: {}; under any sched_ext scheduler that can hang \
+             the whole host (sched-ext/scx issue 3715)",
+            owners.join(", ")
+        ),
+        "start them without core scheduling (cloud-hypervisor: --cpus core_scheduling=off), or turn \
+         SMT off (echo off > /sys/devices/system/cpu/smt/control)",
+    )
+}

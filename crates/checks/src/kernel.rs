@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What the kernel has to have.
+
+use std::collections::BTreeSet;
+
+use libbpf_rs::btf::types::{Func, FuncProto, Struct};
+use libbpf_rs::btf::{Btf, ReferencesType};
+
+use crate::{Check, Host};
+
+const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
+const STATE: &str = "/sys/kernel/sched_ext/state";
+
+/// Kernel functions that the BPF part of `scx_holdfast` cannot do without: those it refers to as not
+/// weak. What is weak there has a substitute for older kernels (scx/compat.bpf.h).
+pub const REQUIRED_KFUNCS: [&str; 13] = [
+    "bpf_cgroup_ancestor",
+    "bpf_cgroup_release",
+    "bpf_cpumask_test_cpu",
+    "bpf_rcu_read_lock",
+    "bpf_rcu_read_unlock",
+    "bpf_task_from_pid",
+    "bpf_task_release",
+    "scx_bpf_create_dsq",
+    "scx_bpf_dsq_nr_queued",
+    "scx_bpf_kick_cpu",
+    "scx_bpf_pick_idle_cpu",
+    "scx_bpf_select_cpu_dfl",
+    "scx_bpf_task_cpu",
+];
+
+/// sched_ext itself.
+pub(crate) fn sched_ext(host: &Host) -> Check {
+    const NAME: &str = "sched-ext";
+    let release = host.release();
+    if host.exists(STATE) {
+        Check::ok(NAME, format!("Linux {release} has it"))
+    } else {
+        Check::fail(
+            NAME,
+            format!("Linux {release} has no sched_ext"),
+            "boot a kernel of 6.12 or later with CONFIG_SCHED_CLASS_EXT=y",
+        )
+    }
+}
+
+/// The kernel's own types.
+pub(crate) fn btf(host: &Host) -> Check {
+    const NAME: &str = "kernel-btf";
+    if host.exists(VMLINUX) {
+        Check::ok(NAME, format!("the kernel describes its types in {VMLINUX}"))
+    } else {
+        Check::fail(
+            NAME,
+            format!("{VMLINUX} is missing"),
+            "boot a kernel with CONFIG_DEBUG_INFO_BTF=y, as every distribution's has",
+        )
+    }
+}
+
+/// Callbacks and functions of sched_ext, and that programs can be built against them.
+pub(crate) fn kfuncs(host: &Host) -> Check {
+    const NAME: &str = "kfuncs";
+    /// In place since the first release of sched_ext; without them it is a development version.
+    const CALLBACKS: [&str; 2] = ["yield", "dump"];
+
+    if !host.exists(VMLINUX) || !host.exists(STATE) {
+        return Check::ok(NAME, "not looked for: there is no sched_ext, or no BTF");
+    }
+    let Ok(btf) = Btf::from_path(host.path(VMLINUX)) else {
+        return Check::fail(NAME, format!("{VMLINUX} cannot be read"), "run it as root");
+    };
+    let ops = btf.type_by_name::<Struct<'_>>("sched_ext_ops");
+    let callbacks: BTreeSet<_> = ops
+        .iter()
+        .flat_map(|ops| ops.iter())
+        .filter_map(|member| member.name.and_then(|name| name.to_str()))
+        .collect();
+    let mut missing: Vec<_> = REQUIRED_KFUNCS.to_vec();
+    let mut malformed = Vec::new();
+    for function in btf.type_by_kind::<Func<'_>>() {
+        let Some(name) = function.name().and_then(|name| name.to_str()) else { continue };
+        if let Some(at) = missing.iter().position(|wanted| *wanted == name) {
+            missing.swap_remove(at);
+            if takes_aux(&function) {
+                malformed.push(name.to_owned());
+            }
+        }
+    }
+    missing.extend(CALLBACKS.iter().filter(|wanted| !callbacks.contains(*wanted)));
+    missing.sort_unstable();
+    if !missing.is_empty() {
+        return Check::fail(
+            NAME,
+            format!("the kernel lacks {}", missing.join(", ")),
+            "boot a kernel of 6.12 or later with CONFIG_SCHED_CLASS_EXT=y",
+        );
+    }
+    if !malformed.is_empty() {
+        return Check::fail(
+            NAME,
+            format!("the kernel's BTF declares {} wrongly (with `aux`)", malformed.join(", ")),
+            "no sched_ext scheduler can be loaded into this build: it was made with a pahole older \
+             than 1.26. Boot another build",
+        );
+    }
+    Check::ok(NAME, format!("all {} the scheduler needs", REQUIRED_KFUNCS.len()))
+}
+
+/// An argument that only the kernel passes has to be hidden from BPF programs. pahole before 1.26 does
+/// not do that, and libbpf then finds no matching function.
+fn takes_aux(function: &Func<'_>) -> bool {
+    let prototype = FuncProto::try_from(function.referenced_type());
+    prototype.is_ok_and(|prototype| {
+        prototype.iter().any(|param| param.name.is_some_and(|name| name == "aux"))
+    })
+}
+
+/// The kernel's configuration, which libbpf looks up for `__kconfig` variables.
+pub(crate) fn config(host: &Host) -> Check {
+    const NAME: &str = "kernel-config";
+    let release = host.release();
+    let boot = format!("/boot/config-{release}");
+    for path in [boot.as_str(), "/proc/config.gz"] {
+        if host.exists(path) {
+            return Check::ok(NAME, format!("libbpf can read it from {path}"));
+        }
+    }
+    let modules = ["/usr/lib/modules", "/lib/modules"].map(|dir| format!("{dir}/{release}/config"));
+    let advice = match modules.iter().find(|path| host.exists(path)) {
+        Some(path) => format!("ln -s {path} {boot}"),
+        None => format!("put the configuration of the running kernel at {boot}"),
+    };
+    Check::fail(NAME, format!("neither {boot} nor /proc/config.gz is there for libbpf"), advice)
+}
+
+/// sched_ext calls machine code.
+pub(crate) fn jit(host: &Host) -> Check {
+    const NAME: &str = "bpf-jit";
+    const PATH: &str = "/proc/sys/net/core/bpf_jit_enable";
+    match host.read(PATH).as_deref() {
+        Some("0") => {
+            Check::fail(NAME, "the BPF compiler is off", format!("turn it on: echo 1 > {PATH}"))
+        }
+        // Only root may read it, and some kernels have no switch.
+        _ => Check::ok(NAME, "the BPF compiler is on"),
+    }
+}
+
+/// Lockdown for confidentiality keeps BPF from reading what discovery has to read.
+pub(crate) fn lockdown(host: &Host) -> Check {
+    const NAME: &str = "lockdown";
+    let modes = host.read("/sys/kernel/security/lockdown").unwrap_or_default();
+    if modes.contains("[confidentiality]") {
+        Check::fail(
+            NAME,
+            "the kernel is locked down for confidentiality: BPF programs may not read kernel memory",
+            "boot with lockdown=integrity or none; --no-guest-knowledge goes without",
+        )
+    } else {
+        Check::ok(NAME, "BPF programs may read kernel memory")
+    }
+}

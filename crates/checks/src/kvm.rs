@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What reading guests takes.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+
+use crate::{Check, Host};
+
+/// Where discovery attaches.
+const TARGET: &str = "kvm_arch_vcpu_load";
+const WITHOUT: &str = "--no-guest-knowledge goes without";
+
+/// KVM, and a description of its types.
+pub(crate) fn module(host: &Host) -> Check {
+    const NAME: &str = "kvm";
+    if !host.exists("/sys/module/kvm") {
+        return Check::fail(
+            NAME,
+            "the kvm module is not loaded",
+            format!("modprobe kvm_intel (or kvm_amd); {WITHOUT}"),
+        );
+    }
+    // Part of the kernel itself, its types are among the kernel's.
+    let is_module = host.exists("/sys/module/kvm/initstate");
+    let path = if is_module { "/sys/kernel/btf/kvm" } else { "/sys/kernel/btf/vmlinux" };
+    let Ok(types) = fs::read(host.path(path)) else {
+        return Check::fail(
+            NAME,
+            format!("{path} is missing: the types of KVM are not known"),
+            format!("boot a kernel with CONFIG_DEBUG_INFO_BTF_MODULES=y; {WITHOUT}"),
+        );
+    };
+    // A name in BTF is a string between two zeroes.
+    let name = format!("\0{TARGET}\0");
+    if !types.windows(name.len()).any(|window| window == name.as_bytes()) {
+        return Check::fail(
+            NAME,
+            format!("{path} has no {TARGET}"),
+            format!("this needs a KVM of x86-64, built without link-time optimisation; {WITHOUT}"),
+        );
+    }
+    let vendor = ["kvm_intel", "kvm_amd"].into_iter().find(|vendor| {
+        // A vendor's part that is built in shows only its parameters.
+        host.exists(format!("/sys/module/{vendor}"))
+    });
+    match vendor {
+        Some(vendor) => Check::ok(NAME, format!("{vendor}, and its types are in {path}")),
+        None => Check::warn(
+            NAME,
+            "neither kvm_intel nor kvm_amd is loaded: no VM can run",
+            "modprobe kvm_intel or kvm_amd (is virtualisation enabled in the firmware?)",
+        ),
+    }
+}
+
+/// That programs can be attached to the loading of vCPUs.
+pub(crate) fn tracing(host: &Host) -> Check {
+    const NAME: &str = "vcpu-tracing";
+    match host.read("/proc/sys/kernel/ftrace_enabled").as_deref() {
+        None => {
+            return Check::fail(
+                NAME,
+                "the kernel has no function tracing",
+                format!("boot a kernel with CONFIG_FUNCTION_TRACER=y; {WITHOUT}"),
+            );
+        }
+        Some("0") => {
+            return Check::fail(
+                NAME,
+                "function tracing is switched off",
+                format!("sysctl kernel.ftrace_enabled=1; {WITHOUT}"),
+            );
+        }
+        Some(_) => {}
+    }
+    let lists = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
+        .map(|dir| format!("{dir}/available_filter_functions"));
+    let Some(list) = lists.iter().find_map(|list| File::open(host.path(list)).ok()) else {
+        return Check::ok(
+            NAME,
+            "function tracing is on (tracefs is not mounted, so no more is known)",
+        );
+    };
+    // "kvm_arch_vcpu_load [kvm]"
+    let mut lines = BufReader::new(list).lines().map_while(Result::ok);
+    if lines.any(|line| line.split(' ').next() == Some(TARGET)) || !host.exists("/sys/module/kvm") {
+        Check::ok(NAME, format!("{TARGET} can be traced"))
+    } else {
+        Check::fail(
+            NAME,
+            format!("{TARGET} cannot be traced"),
+            format!(
+                "boot a kernel whose KVM can be traced (no notrace, no live patch of it); {WITHOUT}"
+            ),
+        )
+    }
+}
+
+/// Whether spinning vCPUs leave the guest by themselves, which is how a directed yield starts.
+pub(crate) fn pause_exits(host: &Host) -> Check {
+    const NAME: &str = "pause-exits";
+    let parameters = [
+        ("kvm_intel", "ple_gap", "ple_window"),
+        ("kvm_amd", "pause_filter_count", "pause_filter_thresh"),
+    ];
+    for (module, first, second) in parameters {
+        let read = |name| host.read(format!("/sys/module/{module}/parameters/{name}"));
+        let (Some(on), Some(more)) = (read(first), read(second)) else { continue };
+        let found = format!("{module}: {first}={on}, {second}={more}");
+        return if on == "0" {
+            Check::warn(
+                NAME,
+                format!("{found}: vCPUs that spin do not leave the guest"),
+                format!(
+                    "guests with paravirtual spinlocks do without; else load {module} with {first} at its default"
+                ),
+            )
+        } else {
+            Check::ok(NAME, found)
+        };
+    }
+    Check::ok(NAME, "no parameters of kvm_intel or kvm_amd to look at")
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What Holdfast needs of a host, and what would be dangerous on it.
+//!
+//! One function a check, each of which looks at a [`Host`] and says what it found and what to do about
+//! it. `scx_holdfast` runs those of [`before_loading`] and refuses to load if one fails; `holdfast
+//! doctor` shows those of [`all`].
+
+mod core_scheduling;
+mod host;
+mod kernel;
+mod kvm;
+mod privileges;
+mod report;
+mod schedulers;
+mod topology;
+
+pub use host::Host;
+pub use kernel::REQUIRED_KFUNCS;
+pub use report::{Check, Report, Verdict};
+pub use topology::{MAX_CPUS, MAX_LLCS};
+
+/// What `scx_holdfast` is to be loaded for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To schedule vCPUs by what their guests do.
+    Guests,
+    /// As a scheduler that does not look into guests (`--no-guest-knowledge`).
+    BaseOnly,
+}
+
+type Function = fn(&Host) -> Check;
+
+/// What can forbid loading a scheduler at all.
+const SCHEDULER: [Function; 9] = [
+    privileges::capabilities,
+    kernel::sched_ext,
+    kernel::btf,
+    kernel::kfuncs,
+    kernel::config,
+    kernel::jit,
+    schedulers::another,
+    core_scheduling::cookies,
+    topology::limits,
+];
+
+/// What can forbid reading guests.
+const GUESTS: [Function; 3] = [kvm::module, kvm::tracing, kernel::lockdown];
+
+/// What an operator should know, and what takes longer to find out.
+const ADVICE: [Function; 3] = [schedulers::bandwidth, schedulers::realtime, kvm::pause_exits];
+
+/// The checks a scheduler has to pass before it is loaded.
+pub fn before_loading(host: &Host, purpose: Purpose) -> Report {
+    let guests: &[Function] = if purpose == Purpose::Guests { &GUESTS } else { &[] };
+    Report::new(SCHEDULER.iter().chain(guests).map(|check| check(host)))
+}
+
+/// Every check.
+pub fn all(host: &Host) -> Report {
+    Report::new(SCHEDULER.iter().chain(&GUESTS).chain(&ADVICE).map(|check| check(host)))
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What the process may do.
+
+use crate::{Check, Host};
+
+/// include/uapi/linux/capability.h, and what each is for.
+const NEEDED: [(u32, &str); 4] = [
+    (39, "CAP_BPF"),        // maps and programs
+    (38, "CAP_PERFMON"),    // programs that trace and that are called by the kernel
+    (21, "CAP_SYS_ADMIN"),  // reading the kernel's types by number, and sched_ext
+    (19, "CAP_SYS_PTRACE"), // reading guests' memory; core-scheduling cookies of others
+];
+
+/// Capabilities, and whether they count outside of a container.
+pub(crate) fn capabilities(host: &Host) -> Check {
+    const NAME: &str = "privileges";
+    let status = host.read("/proc/self/status").unwrap_or_default();
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .unwrap_or(0);
+    let missing: Vec<_> =
+        NEEDED.iter().filter(|(bit, _)| effective >> bit & 1 == 0).map(|(_, name)| *name).collect();
+    if !missing.is_empty() {
+        return Check::fail(
+            NAME,
+            format!("this process lacks {}", missing.join(", ")),
+            "run it as root",
+        );
+    }
+    // The first user namespace maps every user to itself; in others, capabilities are not the host's.
+    let map = host.read("/proc/self/uid_map").unwrap_or_default();
+    let map: Vec<_> = map.split_whitespace().collect();
+    if !map.is_empty() && map != ["0", "0", "4294967295"] {
+        return Check::fail(
+            NAME,
+            "this process is in a user namespace (a container?), where no scheduler can be loaded",
+            "run it on the host itself",
+        );
+    }
+    Check::ok(NAME, "all capabilities needed")
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What checks say.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// How a check went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Nothing to do.
+    Ok,
+    /// `scx_holdfast` runs, but not everything is as it could be.
+    Warn,
+    /// `scx_holdfast` refuses to load.
+    Fail,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Verdict::Ok => "ok",
+            Verdict::Warn => "warn",
+            Verdict::Fail => "FAIL",
+        })
+    }
+}
+
+/// One check and its outcome.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// Name, the same in every version: lower case, words joined by hyphens.
+    pub name: &'static str,
+    /// How it went.
+    pub verdict: Verdict,
+    /// What was found.
+    pub found: String,
+    /// What to do about it; absent if there is nothing to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+}
+
+impl Check {
+    pub(crate) fn ok(name: &'static str, found: impl Into<String>) -> Self {
+        Self { name, verdict: Verdict::Ok, found: found.into(), advice: None }
+    }
+
+    pub(crate) fn warn(
+        name: &'static str,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self { verdict: Verdict::Warn, advice: Some(advice.into()), ..Self::ok(name, found) }
+    }
+
+    pub(crate) fn fail(
+        name: &'static str,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self { verdict: Verdict::Fail, advice: Some(advice.into()), ..Self::ok(name, found) }
+    }
+}
+
+/// Checks in the order they were made. JSON schema tag: `holdfast.doctor/1`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    schema: &'static str,
+    /// The worst verdict.
+    pub verdict: Verdict,
+    /// Every check made.
+    pub checks: Vec<Check>,
+}
+
+impl Report {
+    pub(crate) fn new(checks: impl Iterator<Item = Check>) -> Self {
+        let checks: Vec<Check> = checks.collect();
+        let verdict = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Ok);
+        Self { schema: "holdfast.doctor/1", verdict, checks }
+    }
+
+    /// Does none fail?
+    pub fn passed(&self) -> bool {
+        self.verdict < Verdict::Fail
+    }
+
+    /// The checks that failed.
+    pub fn failures(&self) -> impl Iterator<Item = &Check> {
+        self.checks.iter().filter(|check| check.verdict == Verdict::Fail)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for check in &self.checks {
+            writeln!(f, "{:<5} {:<16} {}", check.verdict, check.name, check.found)?;
+            if let Some(advice) = &check.advice {
+                writeln!(f, "{:22} -> {advice}", "")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Who else has a say in scheduling.
+
+use std::path::PathBuf;
+
+use crate::{Check, Host};
+
+const STATE: &str = "/sys/kernel/sched_ext/state";
+
+/// Examples named in a message; the rest is counted.
+const NAMED: usize = 3;
+
+/// Another sched_ext scheduler: the kernel has room for one.
+pub(crate) fn another(host: &Host) -> Check {
+    const NAME: &str = "other-scheduler";
+    match host.read(STATE).as_deref() {
+        Some("disabled") => Check::ok(NAME, "no sched_ext scheduler is loaded"),
+        Some("enabled") => {
+            let name = host.read("/sys/kernel/sched_ext/root/ops").unwrap_or_default();
+            let name = if name.is_empty() { "a sched_ext scheduler".into() } else { name };
+            Check::fail(
+                NAME,
+                format!("{name} is loaded, and the kernel takes one scheduler at a time"),
+                "end it first (Ctrl-C, or systemctl stop of scx, scx_loader or scx_holdfast)",
+            )
+        }
+        Some(state) => Check::fail(
+            NAME,
+            format!("a sched_ext scheduler is coming or going ({STATE}: {state})"),
+            "try again in a moment; if it stays, `echo S > /proc/sysrq-trigger` ends it",
+        ),
+        None => Check::ok(NAME, "none, because there is no sched_ext"),
+    }
+}
+
+/// CPU bandwidth limits of cgroups: the kernel leaves them to the scheduler that is loaded
+/// (`ops.cgroup_set_bandwidth`), and `scx_holdfast` does not enforce them.
+pub(crate) fn bandwidth(host: &Host) -> Check {
+    const NAME: &str = "cpu-limits";
+    /// Cgroups looked at; hosts with more exist, but one example is enough for them.
+    const MOST: usize = 10_000;
+
+    let root = PathBuf::from("/sys/fs/cgroup");
+    let (mut to_do, mut limited, mut seen) = (vec![root.clone()], Vec::new(), 0);
+    while let Some(group) = to_do.pop() {
+        seen += 1;
+        if seen > MOST {
+            break;
+        }
+        let max = host.read(group.join("cpu.max"));
+        if max.is_some_and(|max| !max.starts_with("max")) {
+            limited.push(group.strip_prefix(&root).unwrap_or(&group).display().to_string());
+        }
+        for name in host.list(&group) {
+            let child = group.join(name);
+            let kind = host.path(&child).symlink_metadata();
+            if kind.is_ok_and(|kind| kind.is_dir()) {
+                to_do.push(child);
+            }
+        }
+    }
+    if limited.is_empty() {
+        return Check::ok(NAME, "no cgroup has a CPU bandwidth limit (cpu.max)");
+    }
+    limited.sort();
+    Check::warn(
+        NAME,
+        format!("cpu.max of {} is not enforced while scx_holdfast runs", some_of(&limited)),
+        "bound such VMs by their number of vCPUs or by pinning, or do without the limit",
+    )
+}
+
+/// VMs in a real-time class: these run before any task of sched_ext, and out of its sight.
+pub(crate) fn realtime(host: &Host) -> Check {
+    const NAME: &str = "realtime-vcpus";
+    let mut vms = Vec::new();
+    for pid in host.numbers("/proc") {
+        let realtime = host
+            .numbers(format!("/proc/{pid}/task"))
+            .into_iter()
+            .filter(|tid| is_realtime(host, pid, *tid))
+            .count();
+        if realtime > 0 && is_vmm(host, pid) {
+            vms.push(format!("{} (pid {pid}, {realtime} threads)", host.comm(pid)));
+        }
+    }
+    if vms.is_empty() {
+        return Check::ok(NAME, "no VM runs in a real-time class");
+    }
+    Check::warn(
+        NAME,
+        format!("{} run in a real-time class, where scx_holdfast does not schedule", some_of(&vms)),
+        "nothing, if that is meant; else start them without vcpusched (libvirt) or chrt",
+    )
+}
+
+/// Does a process have a VM open? Kernel threads and most others are told by one look at a thread.
+fn is_vmm(host: &Host, pid: u32) -> bool {
+    let fds = format!("/proc/{pid}/fd");
+    host.list(&fds).iter().any(|fd| {
+        std::fs::read_link(host.path(format!("{fds}/{fd}")))
+            .is_ok_and(|target| target.to_string_lossy().starts_with("anon_inode:kvm-"))
+    })
+}
+
+/// SCHED_FIFO, SCHED_RR or SCHED_DEADLINE: field 41 of `stat` (proc(5)).
+fn is_realtime(host: &Host, pid: u32, tid: u32) -> bool {
+    let stat = host.read(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+    // The name may have spaces and parentheses in it; it is field 2.
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    after_name
+        .split_whitespace()
+        .nth(41 - 3)
+        .is_some_and(|policy| ["1", "2", "6"].contains(&policy))
+}
+
+fn some_of(names: &[String]) -> String {
+    let mut text = names.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    if names.len() > NAMED {
+        text = format!("{text} and {} more", names.len() - NAMED);
+    }
+    text
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Hosts that lack something, or on which loading a scheduler would be dangerous.
+
+mod common;
+
+use std::os::unix::fs::symlink;
+
+use common::{FakeHost, RELEASE, vmlinux};
+use holdfast_checks::{Host, Purpose, REQUIRED_KFUNCS, Verdict, before_loading};
+
+#[test]
+fn a_host_that_has_everything_passes_every_check() {
+    let host = FakeHost::new();
+    let report = host.all();
+    assert!(report.checks.iter().all(|check| check.verdict == Verdict::Ok), "{report}");
+    assert!(report.checks.iter().all(|check| check.advice.is_none()), "{report}");
+    assert!(host.loads(Purpose::Guests));
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!((&json["schema"], &json["verdict"]), (&"holdfast.doctor/1".into(), &"ok".into()));
+    let limits = report.checks.iter().find(|check| check.name == "cpus").unwrap();
+    assert!(limits.found.contains("8 CPUs online") && limits.found.contains("2 last level"));
+}
+
+#[test]
+fn a_kernel_without_sched_ext_is_refused_with_its_release() {
+    let host = FakeHost::new();
+    host.remove("/sys/kernel/sched_ext");
+    let check = host.only(Verdict::Fail);
+    assert_eq!(check.name, "sched-ext");
+    assert!(check.found.contains(RELEASE), "{check:?}");
+    assert!(check.advice.unwrap().contains("6.12"));
+}
+
+#[test]
+fn missing_functions_and_callbacks_are_named() {
+    let host = FakeHost::new();
+    host.write_bytes("/sys/kernel/btf/vmlinux", &vmlinux(&REQUIRED_KFUNCS[1..], &[]));
+    let check = host.only(Verdict::Fail);
+    assert_eq!(check.name, "kfuncs");
+    assert_eq!(check.found, format!("the kernel lacks {}", REQUIRED_KFUNCS[0]));
+}
+
+#[test]
+fn functions_that_libbpf_would_not_find_are_named() {
+    let host = FakeHost::new();
+    let wrong = ["scx_bpf_kick_cpu"];
+    host.write_bytes("/sys/kernel/btf/vmlinux", &vmlinux(&REQUIRED_KFUNCS, &wrong));
+    let check = host.only(Verdict::Fail);
+    assert_eq!(check.name, "kfuncs");
+    assert!(check.found.contains("scx_bpf_kick_cpu wrongly"), "{check:?}");
+    assert!(check.advice.unwrap().contains("pahole"));
+}
+
+#[test]
+fn a_kernel_without_types_is_refused() {
+    let host = FakeHost::new();
+    host.remove("/sys/kernel/btf/vmlinux");
+    assert_eq!(host.only(Verdict::Fail).name, "kernel-btf");
+}
+
+#[test]
+fn a_configuration_kept_elsewhere_comes_with_the_command_that_helps() {
+    let host = FakeHost::new();
+    host.remove("/proc/config.gz");
+    host.write(&format!("/usr/lib/modules/{RELEASE}/config"), "CONFIG_BPF=y\n");
+    let check = host.only(Verdict::Fail);
+    assert_eq!(check.name, "kernel-config");
+    let wanted = format!("ln -s /usr/lib/modules/{RELEASE}/config /boot/config-{RELEASE}");
+    assert_eq!(check.advice.unwrap(), wanted);
+
+    host.write(&format!("/boot/config-{RELEASE}"), "CONFIG_BPF=y\n");
+    assert!(host.all().passed());
+}
+
+#[test]
+fn missing_capabilities_are_named() {
+    let host = FakeHost::new();
+    // All but CAP_BPF.
+    host.write("/proc/self/status", "CapEff:\t0000017fffffffff\n");
+    let check = host.only(Verdict::Fail);
+    assert_eq!((check.name, check.found.as_str()), ("privileges", "this process lacks CAP_BPF"));
+}
+
+#[test]
+fn root_of_a_container_is_not_root() {
+    let host = FakeHost::new();
+    host.write("/proc/self/uid_map", "         0     100000      65536\n");
+    let check = host.only(Verdict::Fail);
+    assert!(check.name == "privileges" && check.found.contains("user namespace"), "{check:?}");
+}
+
+#[test]
+fn another_scheduler_is_named() {
+    let host = FakeHost::new();
+    host.write("/sys/kernel/sched_ext/state", "enabled\n");
+    host.write("/sys/kernel/sched_ext/root/ops", "lavd_1.1.4\n");
+    let check = host.only(Verdict::Fail);
+    assert_eq!(check.name, "other-scheduler");
+    assert!(check.found.starts_with("lavd_1.1.4 is loaded"), "{check:?}");
+
+    host.write("/sys/kernel/sched_ext/state", "disabling\n");
+    assert!(host.only(Verdict::Fail).found.contains("disabling"));
+}
+
+#[test]
+fn core_scheduling_cookies_are_refused_on_a_host_with_smt_only() {
+    let mut host = FakeHost::new();
+    host.process(300, "cloud-hyperviso", &[300, 301, 302]);
+    host.process(400, "bash", &[400]);
+    host.cookies.extend([(301, Ok(0xfeed)), (302, Ok(0xfeed))]);
+    let check = host.only(Verdict::Fail);
+    assert_eq!(check.name, "core-scheduling");
+    assert!(check.found.contains("cloud-hyperviso (pid 300, 2 threads);"), "{check:?}");
+    assert!(check.found.contains("3715"));
+    assert!(check.advice.unwrap().contains("core_scheduling=off"));
+    assert!(!host.loads(Purpose::Guests));
+    assert!(!host.loads(Purpose::BaseOnly));
+
+    host.write("/sys/devices/system/cpu/smt/active", "0\n");
+    assert!(host.all().passed());
+}
+
+#[test]
+fn smt_is_recognised_without_its_switch() {
+    let mut host = FakeHost::new();
+    host.cookies.insert(1, Ok(1));
+    host.remove("/sys/devices/system/cpu/smt");
+    assert!(host.all().passed());
+    host.write("/sys/devices/system/cpu/cpu1/topology/thread_siblings_list", "0-1\n");
+    assert_eq!(host.only(Verdict::Fail).name, "core-scheduling");
+}
+
+#[test]
+fn a_cookie_that_cannot_be_asked_for_is_not_taken_for_none() {
+    let mut host = FakeHost::new();
+    host.cookies.insert(1, Err(libc::EPERM));
+    let check = host.only(Verdict::Fail);
+    assert_eq!(check.name, "core-scheduling");
+    assert!(check.found.contains("1 tasks do not tell"), "{check:?}");
+
+    // It has ended; the kernel was built without core scheduling; no core has siblings.
+    for errno in [libc::ESRCH, libc::EINVAL, libc::ENODEV] {
+        host.cookies.insert(1, Err(errno));
+        assert!(host.all().passed(), "errno {errno}");
+    }
+}
+
+#[test]
+fn a_host_that_is_too_large_is_refused() {
+    let host = FakeHost::new();
+    host.write("/sys/devices/system/cpu/possible", "0-1023\n");
+    assert!(host.all().passed());
+    host.write("/sys/devices/system/cpu/possible", "0-1024\n");
+    assert_eq!(host.only(Verdict::Fail).name, "cpus");
+}
+
+#[test]
+fn what_only_guests_need_does_not_keep_the_base_from_loading() {
+    let host = FakeHost::new();
+    host.write("/sys/kernel/security/lockdown", "none integrity [confidentiality]\n");
+    assert_eq!(host.only(Verdict::Fail).name, "lockdown");
+    assert!(!host.loads(Purpose::Guests));
+    assert!(host.loads(Purpose::BaseOnly));
+}
+
+#[test]
+fn a_kvm_that_is_missing_or_cannot_be_traced_is_refused() {
+    let host = FakeHost::new();
+    host.write("/sys/kernel/tracing/available_filter_functions", "schedule\n");
+    assert_eq!(host.only(Verdict::Fail).name, "vcpu-tracing");
+    host.remove("/sys/kernel/tracing");
+    assert!(host.all().passed(), "tracefs need not be mounted");
+    host.write("/proc/sys/kernel/ftrace_enabled", "0\n");
+    assert_eq!(host.only(Verdict::Fail).name, "vcpu-tracing");
+
+    let host = FakeHost::new();
+    host.remove("/sys/kernel/btf/kvm");
+    assert_eq!(host.only(Verdict::Fail).name, "kvm");
+    host.remove("/sys/module/kvm");
+    assert_eq!(host.only(Verdict::Fail).name, "kvm");
+    assert!(host.loads(Purpose::BaseOnly));
+}
+
+#[test]
+fn limits_that_are_not_enforced_are_named() {
+    let host = FakeHost::new();
+    host.write("/sys/fs/cgroup/machine.slice/cpu.max", "max 100000\n");
+    assert!(host.all().checks.iter().all(|check| check.verdict == Verdict::Ok));
+    host.write("/sys/fs/cgroup/machine.slice/vm1.scope/cpu.max", "150000 100000\n");
+    let check = host.only(Verdict::Warn);
+    assert_eq!(check.name, "cpu-limits");
+    assert!(check.found.contains("machine.slice/vm1.scope"), "{check:?}");
+}
+
+#[test]
+fn vms_of_a_realtime_class_are_named_and_other_processes_are_not() {
+    let host = FakeHost::new();
+    host.process(500, "qemu-system-x86", &[500]);
+    host.thread(500, 501, 1);
+    host.process(600, "jackd", &[600]);
+    host.thread(600, 601, 2);
+    let fds = host.root().join("proc/500/fd");
+    std::fs::create_dir_all(&fds).unwrap();
+    symlink("anon_inode:kvm-vm", fds.join("9")).unwrap();
+    let check = host.only(Verdict::Warn);
+    assert_eq!(check.name, "realtime-vcpus");
+    assert!(check.found.starts_with("qemu-system-x86 (pid 500, 1 threads) run"), "{check:?}");
+}
+
+#[test]
+fn pause_exits_that_are_off_are_pointed_out() {
+    let host = FakeHost::new();
+    host.write("/sys/module/kvm_amd/parameters/pause_filter_count", "0\n");
+    assert_eq!(host.only(Verdict::Warn).name, "pause-exits");
+}
+
+#[test]
+fn this_machine_is_judged_without_a_panic_and_every_failure_says_what_to_do() {
+    let report = before_loading(&Host::this(), Purpose::Guests);
+    assert_eq!(report.checks.len(), 12);
+    assert!(report.failures().all(|check| check.advice.is_some()), "{report}");
+}
