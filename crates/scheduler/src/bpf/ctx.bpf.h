@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* What the scheduler remembers: of the host, of CPUs, of tasks. And its tunables and counters. */
+#ifndef __SCX_HOLDFAST_CTX_BPF_H
+#define __SCX_HOLDFAST_CTX_BPF_H
+
+/*
+ * Tunables, set before load; see struct hf_params and the command line for what each
+ * one means. Not const: policy.h takes a plain pointer, through which the compiler
+ * would see the zeroes of a constant instead of what user space writes there.
+ */
+struct hf_params params;
+
+/* Ablations. The base scheduler alone has none of them. */
+const volatile bool guest_knowledge = true;
+const volatile bool grace_enabled = true;
+const volatile bool resume_first_enabled = true;
+const volatile bool directed_yield_enabled = true;
+const volatile bool waiters_enabled = true;
+
+/* Topology, filled in before load. An LLC's queue has the LLC's number. */
+const volatile u32 nr_cpu_ids = 1;
+const volatile u32 nr_llcs = 1;
+const volatile u32 cpu_llc[HF_MAX_CPUS];
+/* NUMA node of an LLC: a CPU without work helps those of its own node first. */
+const volatile s32 llc_node[HF_MAX_LLCS];
+
+/* In place of a thread: a yield to whoever is next. */
+#define YIELD_TO_ANY (~0U)
+
+/* Virtual time of the host: what a task that has been away starts from. */
+static u64 vtime_now;
+
+/*
+ * Readable vCPUs that are preempted now, and those of them that stopped in a critical
+ * section or a queue. While there are none, nobody is looked at between turns.
+ */
+static u32 nr_waiting;
+static u32 nr_stuck;
+
+struct task_ctx {
+	u64 vtime;
+	u64 charged_at;	     /* up to when vtime is charged, while running */
+	u64 unearned_ns;     /* ran since its VM was last credited for it */
+	u64 stopped_at;	     /* when it was preempted, if it is in its VM's list */
+	u64 queue;	     /* the queue it is in, if @queued */
+	u64 group;	     /* cgroup that it counts in while runnable; 0: none */
+	u32 weight;	     /* among all tasks of the host, in 1/HF_WEIGHT_SCALE */
+	u32 own_weight;	     /* what it counts in @group */
+	enum hf_class class; /* when it last stopped */
+	bool queued;	     /* in one of our queues */
+	bool listed;	     /* as preempted, in its VM */
+	struct hf_grace grace;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct task_ctx);
+} task_ctxs SEC(".maps");
+
+/*
+ * What other CPUs want to know of a CPU, and the timer by which it looks at the vCPU it
+ * runs. Timers expire in softirq context on the CPU that armed them, so the task they
+ * interrupt is the one whose guest is to be looked at.
+ */
+struct cpu_ctx {
+	struct bpf_timer timer;
+	u64 curr_vtime; /* of the running task, when it last was charged */
+	u64 curr_charged_at;
+	u64 look_ns;	 /* the step after which the running vCPU is looked at next */
+	u64 spinning_at; /* the last pause-loop exit, and since when they follow close */
+	u64 spinning_since;
+	u32 curr_weight;
+	u32 curr_tid;	 /* 0: not one of ours */
+	u32 grace_tid;	 /* whom the timer keeps running; 0: nobody */
+	u32 look_tid;	 /* whom the timer looks at; 0: nobody */
+	u32 yield_tid;	 /* to whom the running task gives its CPU; 0: nobody */
+	bool preempting; /* a waking task has asked for this CPU */
+	bool grace_over; /* the timer has decided: no new grace for this turn */
+	bool has_pinned; /* its own queue may not be empty */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, HF_MAX_CPUS);
+	__type(key, u32);
+	__type(value, struct cpu_ctx);
+} cpu_ctxs SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, HF_NR_STATS);
+	__type(key, u32);
+	__type(value, u64);
+} stats SEC(".maps");
+
+static void stat_add(u32 idx, u64 n)
+{
+	u64 *cnt = bpf_map_lookup_elem(&stats, &idx);
+
+	if (cnt)
+		*cnt += n;
+}
+
+static struct task_ctx *task_ctx_of(struct task_struct *p)
+{
+	return bpf_task_storage_get(&task_ctxs, p, NULL, 0);
+}
+
+static struct cpu_ctx *cpu_ctx_of(s32 cpu)
+{
+	u32 key = cpu;
+
+	return bpf_map_lookup_elem(&cpu_ctxs, &key);
+}
+
+static struct hf_vcpu *vcpu_of(struct task_struct *p)
+{
+	return guest_knowledge ? bpf_task_storage_get(&vcpus, p, NULL, 0) : NULL;
+}
+
+/* The vCPU that @p runs, if its guest can be read. */
+static struct hf_vcpu *readable_vcpu_of(struct task_struct *p)
+{
+	struct hf_vcpu *v = vcpu_of(p);
+
+	return v && v->epoch ? v : NULL;
+}
+
+static u32 llc_of(s32 cpu)
+{
+	const volatile u32 *llc = MEMBER_VPTR(cpu_llc, [cpu]);
+
+	return llc ? *llc : 0;
+}
+
+/* The word is shared by all CPUs: written only when it moves. */
+static void advance_vtime_now(u64 vtime, u32 weight)
+{
+	u64 now = READ_ONCE(vtime_now), advanced = hf_advance(now, vtime, weight, &params);
+
+	if (advanced != now)
+		WRITE_ONCE(vtime_now, advanced);
+}
+
+/* Charges a running task for the time since it was last charged. */
+static void charge(struct task_ctx *tctx, struct cpu_ctx *cctx, u64 now)
+{
+	u64 ran_ns = now - tctx->charged_at;
+
+	tctx->vtime = hf_charge(tctx->vtime, ran_ns, tctx->weight);
+	tctx->charged_at = now;
+	tctx->unearned_ns += ran_ns;
+	cctx->curr_vtime = tctx->vtime;
+	cctx->curr_charged_at = now;
+	advance_vtime_now(tctx->vtime, tctx->weight);
+}
+
+#endif /* __SCX_HOLDFAST_CTX_BPF_H */

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Weights of cgroups, flattened: what a task weighs among all tasks of the host is its
+ * part of its group, times the group's part of the group above, and so on. Parts are of
+ * what is active, as in the kernel's own group scheduling. Tasks outside of groups, which
+ * is all of them on a host without the cpu controller, cost nothing here.
+ */
+#ifndef __SCX_HOLDFAST_GROUPS_BPF_H
+#define __SCX_HOLDFAST_GROUPS_BPF_H
+
+#define MAX_GROUPS	(1 << 16)
+#define MAX_GROUP_DEPTH 16
+
+struct group {
+	u64 parent;    /* cgroup id; 0: none that counts */
+	u64 total;     /* weights of its active members, tasks and groups */
+	u32 weight;    /* cpu.weight */
+	u32 counted;   /* what it counts in its parent's total; 0 while inactive */
+	u32 nr_active; /* members */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_GROUPS);
+	__type(key, u64);
+	__type(value, struct group);
+} groups SEC(".maps");
+
+/* While there is none, no task is looked up. */
+static u32 nr_groups;
+
+/* 0 for the root: its members compete with the groups in it. */
+static u64 group_of(struct cgroup *cgrp)
+{
+	return cgrp && cgrp->level ? cgrp->kn->id : 0;
+}
+
+/* A task of weight @weight in group @id starts or stops wanting to run. */
+static void group_count(u64 id, u32 weight, bool active)
+{
+	int i;
+
+	bpf_for (i, 0, MAX_GROUP_DEPTH) {
+		struct group *g = bpf_map_lookup_elem(&groups, &id);
+
+		if (!g)
+			break;
+		if (active) {
+			__sync_fetch_and_add(&g->total, weight);
+			if (__sync_fetch_and_add(&g->nr_active, 1))
+				break;
+			weight = g->weight;
+			__sync_lock_test_and_set(&g->counted, weight);
+		} else {
+			__sync_fetch_and_add(&g->total, -(u64)weight);
+			if (__sync_fetch_and_add(&g->nr_active, -1) != 1)
+				break;
+			weight = __sync_lock_test_and_set(&g->counted, 0);
+		}
+		id = g->parent;
+	}
+}
+
+static u32 weight_of(struct task_struct *p, const struct task_ctx *tctx)
+{
+	u32 weight = p->scx.weight * HF_WEIGHT_SCALE;
+	u64 id = tctx->group;
+	int i;
+
+	if (!id)
+		return weight;
+	bpf_for (i, 0, MAX_GROUP_DEPTH) {
+		struct group *g = bpf_map_lookup_elem(&groups, &id);
+
+		if (!g)
+			break;
+		weight = hf_weight_in_group(weight, g->weight, g->total);
+		id = g->parent;
+	}
+	return weight;
+}
+
+void BPF_STRUCT_OPS(holdfast_runnable, struct task_struct *p, u64 enq_flags)
+{
+	struct task_ctx *tctx;
+
+	if (!READ_ONCE(nr_groups))
+		return;
+	tctx = task_ctx_of(p);
+	if (!tctx || !tctx->group)
+		return;
+	tctx->own_weight = p->scx.weight;
+	group_count(tctx->group, tctx->own_weight, true);
+}
+
+void BPF_STRUCT_OPS(holdfast_quiescent, struct task_struct *p, u64 deq_flags)
+{
+	struct task_ctx *tctx;
+
+	if (!READ_ONCE(nr_groups))
+		return;
+	tctx = task_ctx_of(p);
+	if (!tctx || !tctx->own_weight)
+		return;
+	group_count(tctx->group, tctx->own_weight, false);
+	tctx->own_weight = 0;
+}
+
+s32 BPF_STRUCT_OPS_SLEEPABLE(holdfast_cgroup_init, struct cgroup *cgrp,
+			     struct scx_cgroup_init_args *args)
+{
+	u64 id = group_of(cgrp);
+	struct group fresh = { .weight = args->weight };
+	struct cgroup *parent;
+	int err;
+
+	if (!id)
+		return 0;
+	parent = bpf_cgroup_ancestor(cgrp, cgrp->level - 1);
+	if (parent) {
+		fresh.parent = group_of(parent);
+		bpf_cgroup_release(parent);
+	}
+	err = bpf_map_update_elem(&groups, &id, &fresh, BPF_ANY);
+	if (!err)
+		__sync_fetch_and_add(&nr_groups, 1);
+	return err;
+}
+
+void BPF_STRUCT_OPS_SLEEPABLE(holdfast_cgroup_exit, struct cgroup *cgrp)
+{
+	u64 id = group_of(cgrp);
+
+	if (id && !bpf_map_delete_elem(&groups, &id))
+		__sync_fetch_and_add(&nr_groups, -1);
+}
+
+/* The task is dequeued while it moves, so it counts nowhere. */
+void BPF_STRUCT_OPS(holdfast_cgroup_move, struct task_struct *p, struct cgroup *from,
+		    struct cgroup *to)
+{
+	struct task_ctx *tctx = task_ctx_of(p);
+
+	if (tctx)
+		tctx->group = group_of(to);
+}
+
+void BPF_STRUCT_OPS(holdfast_cgroup_set_weight, struct cgroup *cgrp, u32 weight)
+{
+	u64 id = group_of(cgrp);
+	struct group *g = bpf_map_lookup_elem(&groups, &id), *parent;
+	u32 counted;
+
+	if (!g)
+		return;
+	g->weight = weight;
+	counted = READ_ONCE(g->counted);
+	/* If it becomes active or inactive just now, that counts the right weight. */
+	if (!counted || __sync_val_compare_and_swap(&g->counted, counted, weight) != counted)
+		return;
+	id = g->parent;
+	parent = bpf_map_lookup_elem(&groups, &id);
+	if (parent)
+		__sync_fetch_and_add(&parent->total, (u64)weight - counted);
+}
+
+#endif /* __SCX_HOLDFAST_GROUPS_BPF_H */

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* What the BPF part and the user space part of scx_holdfast share. */
+#ifndef __SCX_HOLDFAST_INTF_H
+#define __SCX_HOLDFAST_INTF_H
+
+#ifndef __VMLINUX_H__
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long u64;
+typedef signed int s32;
+typedef signed long s64;
+typedef _Bool bool;
+#define true  1
+#define false 0
+#endif
+
+#include <holdfast/policy.h>
+
+#define HF_MAX_CPUS 1024
+#define HF_MAX_LLCS 64
+
+/* Buckets of the histogram of how long graces lasted: [2^i, 2^(i+1)) us, the last one open. */
+#define HF_NR_NEED_BUCKETS 16
+
+/* Indices of the counters, in the BPF map `stats` and per VM in `vm_ctxs`. */
+enum hf_stat {
+	HF_STAT_VERDICT = 0, /* + enum hf_verdict: what became of vCPUs whose turn ended */
+	HF_STAT_STOPPED =
+		HF_STAT_VERDICT + HF_NR_VERDICTS, /* + enum hf_class, stopped while runnable */
+	HF_STAT_NEED =
+		HF_STAT_STOPPED + HF_NR_CLASSES, /* + bucket: grace until the vCPU was Free */
+	HF_STAT_ASKED = HF_STAT_NEED + HF_NR_NEED_BUCKETS, /* + enum hf_target: directed yields */
+	HF_STAT_LOOKED = HF_STAT_ASKED + HF_NR_TARGETS,	   /* + enum hf_target: running vCPUs
+							      looked at between turns */
+	HF_STAT_GRACE_NS = HF_STAT_LOOKED + HF_NR_TARGETS, /* grace granted */
+	HF_STAT_WAITING_NS,    /* preempted holders, heads and interrupts: time without a CPU */
+	HF_STAT_RESUMED_FIRST, /* queued ahead of their turn: preempted holders, woken owners */
+	HF_STAT_MISSED,	       /* CPUs given to somebody whom another CPU took first */
+	HF_NR_VM_STATS,	       /* those above are counted per VM as well */
+	HF_STAT_WAKEUP_PREEMPT = HF_NR_VM_STATS, /* running tasks preempted by a waking one */
+	HF_STAT_KEPT,				 /* turns that ended with nobody further behind */
+	HF_STAT_YIELD,				 /* yields without a target */
+	HF_NR_STATS,
+};
+
+/* A preempted vCPU: where its siblings find what it waits for, or makes them wait for. */
+struct hf_waiting {
+	u32 tid;
+	u32 pad;
+	u64 qnode_hva;	    /* 0: not known */
+	u64 call_queue_hva; /* 0: not known */
+	u64 direct_map_hva;
+	u64 slot_hva; /* the memory that these lie in */
+	u64 slot_len;
+};
+
+/* vCPUs of a VM that are tracked while preempted, by their number modulo this. */
+#define HF_VM_SLOTS 64
+
+/*
+ * A VM, keyed by the address of its struct kvm. The maps of slots are changed by atomic
+ * operations only; a slot that two vCPUs share tells of the one that came last, and
+ * what is lost with the other is an optimisation.
+ */
+struct hf_vm_ctx {
+#ifdef __VMLINUX_H__
+	struct bpf_spin_lock lock; /* makes a grant atomic: what is granted was earned */
+#else
+	u32 lock;
+#endif
+	u32 pad;
+	u64 bank_ns; /* grace saved */
+	u64 waiting; /* slots of vCPUs that are preempted */
+	u64 holders; /* of those: stopped in a critical section, or handed a lock since */
+	u64 queued;  /* of those: in a queue, not at its head when they stopped */
+	struct hf_waiting slots[HF_VM_SLOTS];
+	u64 counts[HF_NR_VM_STATS];
+};
+
+#endif /* __SCX_HOLDFAST_INTF_H */

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * Looking at a running vCPU, by a timer pinned to its CPU: at the end of each step of its
+ * grace, and between turns while siblings are stuck that it may be waiting for.
+ */
+#ifndef __SCX_HOLDFAST_LOOK_BPF_H
+#define __SCX_HOLDFAST_LOOK_BPF_H
+
+/* The timer may fire late, for a task that it was not armed for. */
+static void stop_looking(struct cpu_ctx *cctx, struct task_ctx *tctx)
+{
+	cctx->grace_tid = 0;
+	cctx->look_tid = 0;
+	tctx->grace.granted_ns = 0;
+	tctx->grace.nr_steps = 0;
+}
+
+/* Has the timer look at @p, which is current, after a while. */
+static int look_in(u64 step_ns, struct task_struct *p, struct cpu_ctx *cctx)
+{
+	cctx->look_tid = p->pid;
+	cctx->look_ns = step_ns;
+	return bpf_timer_start(&cctx->timer, step_ns, BPF_F_TIMER_CPU_PIN);
+}
+
+static void count_need(struct hf_vm_ctx *vm, u64 granted_ns)
+{
+	u32 bucket = log2_u32(granted_ns / 1000);
+
+	if (bucket >= HF_NR_NEED_BUCKETS)
+		bucket = HF_NR_NEED_BUCKETS - 1;
+	vm_stat_add(vm, HF_STAT_NEED + bucket, 1);
+}
+
+/*
+ * Decides whether vCPU @p, which is current and whose turn has ended, runs on.
+ * True if it was granted a step, with the timer armed to look again at its end.
+ * If it waits for a sibling its CPU is left to that one.
+ */
+static bool grant_grace(struct task_struct *p, struct hf_vcpu *v, struct task_ctx *tctx,
+			struct cpu_ctx *cctx)
+{
+	struct hf_vm_ctx *vm = vm_ctx_of(v);
+	u64 granted_ns = tctx->grace.granted_ns;
+	struct hf_decision d;
+	enum hf_class class;
+	struct stuck stuck;
+
+	if (!vm)
+		return false;
+
+	class = hf_read_class(v);
+	find_stuck(vm, class, &stuck);
+	bpf_spin_lock(&vm->lock);
+	vm->bank_ns = hf_grace_earn(vm->bank_ns, tctx->unearned_ns, &params);
+	d = hf_grace_decide(&tctx->grace, &vm->bank_ns, class, &stuck.siblings, &params);
+	bpf_spin_unlock(&vm->lock);
+	tctx->unearned_ns = 0;
+	vm_stat_add(vm, HF_STAT_VERDICT + d.verdict, 1);
+
+	if (d.verdict != HF_EXTEND) {
+		cctx->grace_tid = 0;
+		if (d.verdict == HF_RELEASE)
+			count_need(vm, granted_ns);
+		if (waiters_enabled)
+			cctx->yield_tid = target_tid(
+				&stuck, hf_yield_target(class, &stuck.siblings, false, false), 0);
+		return false;
+	}
+
+	vm_stat_add(vm, HF_STAT_GRACE_NS, d.step_ns);
+	cctx->grace_tid = p->pid;
+	/* The slice is only a backstop, should the timer be late. */
+	scx_bpf_task_set_slice(p, d.step_ns * 2);
+	return !bpf_timer_start(&cctx->timer, d.step_ns, BPF_F_TIMER_CPU_PIN);
+}
+
+/*
+ * Looks at the running vCPU @p, some of whose siblings may be stuck. True if it waits for
+ * one of them: then its turn is over. Otherwise it is looked at again, ever more rarely.
+ */
+static bool look(struct task_struct *p, struct hf_vcpu *v, struct cpu_ctx *cctx)
+{
+	struct hf_vm_ctx *vm = vm_ctx_of(v);
+	enum hf_target target;
+	enum hf_class class;
+	struct stuck stuck;
+
+	if (!vm || !(vm->holders | vm->queued))
+		return false;
+	class = hf_read_class(v);
+	find_stuck(vm, class, &stuck);
+	target = hf_yield_target(class, &stuck.siblings, false, false);
+	vm_stat_add(vm, HF_STAT_LOOKED + target, 1);
+	if (target != HF_TO_NOBODY) {
+		cctx->yield_tid = target_tid(&stuck, target, 0);
+		return true;
+	}
+	look_in(cctx->look_ns * 2, p, cctx);
+	return false;
+}
+
+static int look_timer_fn(void *map, u32 *cpu, struct cpu_ctx *cctx)
+{
+	struct task_struct *p = bpf_get_current_task_btf();
+	struct task_ctx *tctx;
+	struct hf_vcpu *v;
+
+	if (!p->pid || (cctx->grace_tid != p->pid && cctx->look_tid != p->pid))
+		return 0;
+
+	tctx = task_ctx_of(p);
+	v = readable_vcpu_of(p);
+	if (tctx && v) {
+		if (cctx->grace_tid == p->pid) {
+			if (grant_grace(p, v, tctx, cctx))
+				return 0;
+			cctx->grace_over = true;
+		} else if (!look(p, v, cctx)) {
+			return 0;
+		}
+	}
+
+	cctx->grace_tid = 0;
+	cctx->look_tid = 0;
+	scx_bpf_kick_cpu(*cpu, SCX_KICK_PREEMPT);
+	return 0;
+}
+
+#endif /* __SCX_HOLDFAST_LOOK_BPF_H */

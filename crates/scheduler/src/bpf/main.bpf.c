@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * scx_holdfast: a scheduler for KVM hosts that does not lose a lock holder.
+ *
+ * The base is a plain weighted virtual time scheduler with one queue per last
+ * level cache. On it sit the decisions of policy.h, made at the points where a
+ * vCPU would stop running:
+ *
+ *  - dispatch() asks, when a turn ends, what the guest kernel is doing. A vCPU
+ *    that holds a lock runs on in short steps (grace), each bounded by a pinned
+ *    timer that looks again.
+ *  - enqueue() puts a vCPU that was preempted all the same ahead of its turn
+ *    (resume first).
+ *  - yield() hands the CPU of a vCPU that spins to the one it waits for; so does the
+ *    timer, for a vCPU that spins without telling (waiters).
+ *
+ * Where what lives: ctx.bpf.h what is remembered, queues.bpf.h who waits where, vm.bpf.h what
+ * the vCPUs of a VM know of one another, look.bpf.h looking at running vCPUs, groups.bpf.h
+ * weights of cgroups.
+ *
+ * Guest memory is read only while the vCPU's thread is current and somebody else
+ * waits for the CPU. What cannot be read is scheduled as an ordinary task.
+ */
+#include <scx/common.bpf.h>
+#include "intf.h"
+#include <holdfast/vcpu.bpf.h>
+#include "ctx.bpf.h"
+#include "queues.bpf.h"
+#include "vm.bpf.h"
+#include "look.bpf.h"
+#include "groups.bpf.h"
+
+char _license[] SEC("license") = "GPL";
+
+UEI_DEFINE(uei);
+
+/* How many CPUs of its LLC a waking task looks at for one to preempt. */
+#define WAKEUP_SCAN_CPUS 8
+
+/* A kernel thread that serves one CPU: short, and others wait for what it does. */
+static bool is_pcpu_kthread(const struct task_struct *p)
+{
+	return (p->flags & PF_KTHREAD) && p->nr_cpus_allowed == 1;
+}
+
+s32 BPF_STRUCT_OPS(holdfast_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
+{
+	bool is_idle = false;
+	s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
+
+	/* An idle CPU needs no queue, and so no lock that others want. */
+	if (is_idle)
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, params.slice_ns, 0);
+	return cpu;
+}
+
+/*
+ * A waking task that found no idle CPU may take one from the running task that is
+ * furthest ahead of its share, its own CPU first. What is taken is only the turn:
+ * a holder there still gets its grace in dispatch().
+ */
+static void wakeup_preempt(struct task_struct *p, u64 key)
+{
+	s32 cpu = scx_bpf_task_cpu(p), victim = -1;
+	u64 victim_vtime = 0, now = scx_bpf_now();
+	u32 llc = llc_of(cpu), i;
+
+	bpf_for (i, 0, nr_cpu_ids < WAKEUP_SCAN_CPUS ? nr_cpu_ids : WAKEUP_SCAN_CPUS) {
+		struct cpu_ctx *cctx;
+		u64 vtime;
+
+		if (cpu >= nr_cpu_ids)
+			cpu = 0;
+		cctx = cpu_ctx_of(cpu);
+		if (cctx && cctx->curr_tid && !cctx->preempting && llc_of(cpu) == llc &&
+		    bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
+			vtime = hf_charge(cctx->curr_vtime, now - cctx->curr_charged_at,
+					  cctx->curr_weight);
+			if (victim < 0 || hf_vtime_before(victim_vtime, vtime)) {
+				victim = cpu;
+				victim_vtime = vtime;
+			}
+		}
+		cpu++;
+	}
+
+	if (victim >= 0 && hf_wakeup_preempts(key, victim_vtime, &params)) {
+		struct cpu_ctx *cctx = cpu_ctx_of(victim);
+
+		if (cctx)
+			cctx->preempting = true;
+		stat_add(HF_STAT_WAKEUP_PREEMPT, 1);
+		scx_bpf_kick_cpu(victim, SCX_KICK_PREEMPT);
+	}
+}
+
+/*
+ * Was @p interrupted within its turn, with nobody else waiting? Then whoever took the
+ * CPU is short or alone, and @p goes on there when it is done. In the shared queue it
+ * would swap CPUs with a neighbour whose turn happens to end, which costs a vCPU its
+ * TLB, and would do so for every daemon that wakes on a host that is not overcommitted.
+ */
+static bool resumes_here(struct task_struct *p, u64 queue, u64 enq_flags)
+{
+	struct cpu_ctx *cctx = cpu_ctx_of(scx_bpf_task_cpu(p));
+
+	return !(enq_flags & SCX_ENQ_WAKEUP) && cctx && cctx->preempting &&
+	       !scx_bpf_dsq_nr_queued(queue);
+}
+
+static void count_resumed_first(struct task_struct *p)
+{
+	vm_stat_add(vm_ctx_of(vcpu_of(p)), HF_STAT_RESUMED_FIRST, 1);
+}
+
+void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
+{
+	bool woken = enq_flags & SCX_ENQ_WAKEUP;
+	struct task_ctx *tctx = task_ctx_of(p);
+	struct cpu_ctx *cctx;
+	u64 key, queue;
+	s32 cpu;
+
+	if (!tctx || is_pcpu_kthread(p)) {
+		cctx = cpu_ctx_of(scx_bpf_task_cpu(p));
+		if (cctx)
+			cctx->preempting = true;
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, params.slice_ns, enq_flags | SCX_ENQ_PREEMPT);
+		return;
+	}
+
+	queue = queue_of(p);
+	/* select_cpu() has looked already for a task that wakes. */
+	cpu = __COMPAT_is_enq_cpu_selected(enq_flags) ? -1 : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+	if (cpu < 0 && resumes_here(p, queue, enq_flags)) {
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, params.slice_ns, enq_flags);
+		return;
+	}
+
+	tctx->vtime = hf_place(tctx->vtime, READ_ONCE(vtime_now), tctx->weight, woken, &params);
+	key = hf_queue_key(tctx->vtime, resume_first_enabled ? tctx->class : HF_UNKNOWN, woken,
+			   &params);
+	if (key != tctx->vtime)
+		count_resumed_first(p);
+
+	if (queue >= HF_CPU_QUEUE && (cctx = cpu_ctx_of(scx_bpf_task_cpu(p))))
+		cctx->has_pinned = true;
+	tctx->queue = queue;
+	tctx->queued = true;
+	scx_bpf_dsq_insert_vtime(p, queue, params.slice_ns, key, enq_flags);
+
+	if (cpu >= 0)
+		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+	else if (woken)
+		wakeup_preempt(p, key);
+}
+
+void BPF_STRUCT_OPS(holdfast_dequeue, struct task_struct *p, u64 deq_flags)
+{
+	struct task_ctx *tctx = task_ctx_of(p);
+
+	if (tctx)
+		tctx->queued = false;
+}
+
+/*
+ * Gives this CPU to thread @tid, in whose place the running task now waits. Not if that
+ * kept the one with @first_key, if there is one, from its turn for too long.
+ */
+static bool give_cpu(struct task_ctx *from, u32 tid, s32 cpu, bool others, u64 first_key)
+{
+	struct task_struct *p = bpf_task_from_pid(tid);
+	struct task_ctx *to;
+	bool done = false;
+
+	if (!p)
+		return false;
+	to = task_ctx_of(p);
+	if (to && to->queued &&
+	    (!others || hf_may_give(from->vtime, to->vtime, first_key, &params))) {
+		done = pull(p, to->queue, cpu);
+		if (done)
+			hf_swap_places(&from->vtime, &to->vtime);
+	}
+	bpf_task_release(p);
+	return done;
+}
+
+static void next_turn(struct task_struct *p, struct task_ctx *tctx, struct cpu_ctx *cctx)
+{
+	cctx->preempting = false;
+	cctx->grace_over = false;
+	stop_looking(cctx, tctx);
+	scx_bpf_task_set_slice(p, params.slice_ns);
+}
+
+/* The turn of @prev, which would run on, has ended. True if it is kept, or its CPU given away. */
+static bool end_turn(struct task_struct *prev, struct task_ctx *tctx, struct cpu_ctx *cctx, s32 cpu,
+		     bool others, u64 key)
+{
+	u32 yield_tid = cctx->yield_tid;
+	struct hf_vcpu *v;
+
+	charge(tctx, cctx, scx_bpf_now());
+	if (!yield_tid) {
+		if (!others || !hf_vtime_before(key, tctx->vtime)) {
+			stat_add(HF_STAT_KEPT, 1);
+			next_turn(prev, tctx, cctx);
+			return true;
+		}
+		if (grace_enabled && !cctx->grace_over && (v = readable_vcpu_of(prev)) &&
+		    grant_grace(prev, v, tctx, cctx))
+			return true;
+		/* It may be waiting for a sibling, which then has its CPU. */
+		yield_tid = cctx->yield_tid;
+	}
+	cctx->yield_tid = 0;
+	stop_looking(cctx, tctx);
+	if (!yield_tid || yield_tid == YIELD_TO_ANY)
+		return false;
+	if (give_cpu(tctx, yield_tid, cpu, others, key))
+		return true;
+	stat_add(HF_STAT_MISSED, 1);
+	return false;
+}
+
+void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
+{
+	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
+	struct task_ctx *tctx = NULL;
+	u64 queue, key = 0;
+	u32 llc = llc_of(cpu);
+	bool others;
+
+	if (!cctx)
+		return;
+	if (prev && (prev->scx.flags & SCX_TASK_QUEUED))
+		tctx = task_ctx_of(prev);
+
+	others = next_queue(cpu, cctx, llc, &queue, &key);
+	if (tctx && end_turn(prev, tctx, cctx, cpu, others, key))
+		return;
+	if (others && scx_bpf_dsq_move_to_local(queue, 0))
+		return;
+	/* Whoever was first may not run here, or is gone. */
+	if (others && queue != llc && scx_bpf_dsq_move_to_local(llc, 0))
+		return;
+	if (nr_llcs > 1 && help_others(llc))
+		return;
+	if (tctx)
+		next_turn(prev, tctx, cctx);
+}
+
+/*
+ * Is the running vCPU in a spin that has lasted for longer than is good for it? Pause-loop
+ * exits follow one another closely while it is.
+ */
+static bool spun_long(struct cpu_ctx *cctx)
+{
+	u64 now = scx_bpf_now();
+
+	if (now - cctx->spinning_at > params.look_ns)
+		cctx->spinning_since = now;
+	cctx->spinning_at = now;
+	return now - cctx->spinning_since >= params.spin_ns;
+}
+
+/*
+ * Pause-loop exits, KVM_HC_SCHED_YIELD and KVM_HC_KICK_CPU come here through
+ * yield_to(). True promises that @from stops running; its CPU then goes, in
+ * dispatch(), to a preempted holder of the same VM if one is known, else to @to.
+ */
+bool BPF_STRUCT_OPS(holdfast_yield, struct task_struct *from, struct task_struct *to)
+{
+	struct cpu_ctx *cctx = cpu_ctx_of(bpf_get_smp_processor_id());
+	struct hf_vm_ctx *vm = NULL;
+	enum hf_target target;
+	enum hf_class class = HF_UNKNOWN;
+	struct task_ctx *to_ctx;
+	struct stuck stuck;
+	struct hf_vcpu *v;
+
+	if (!cctx)
+		return false;
+	if (!to) {
+		stat_add(HF_STAT_YIELD, 1);
+		cctx->yield_tid = YIELD_TO_ANY;
+		scx_bpf_task_set_slice(from, 0);
+		return false;
+	}
+	if (!directed_yield_enabled)
+		return false;
+
+	v = readable_vcpu_of(from);
+	vm = vm_ctx_of(v);
+	__builtin_memset(&stuck, 0, sizeof(stuck));
+	if (vm) {
+		class = hf_read_class(v);
+		find_stuck(vm, class, &stuck);
+	}
+	to_ctx = task_ctx_of(to);
+	target = hf_yield_target(class, &stuck.siblings, to_ctx && to_ctx->queued, spun_long(cctx));
+	vm_stat_add(vm, HF_STAT_ASKED + target, 1);
+	if (target == HF_TO_NOBODY)
+		return false;
+	cctx->yield_tid = target_tid(&stuck, target, to->pid);
+	scx_bpf_task_set_slice(from, 0);
+	return true;
+}
+
+/* @p, which was preempted, runs again. */
+static void resumed(struct task_struct *p, struct task_ctx *tctx, u64 now)
+{
+	struct hf_vcpu *v = vcpu_of(p);
+	struct hf_vm_ctx *vm = vm_ctx_of(v);
+
+	tctx->listed = false;
+	count_waiting(tctx->class, -1);
+	if (!vm)
+		return;
+	unlist_preempted(vm, v);
+	if (hf_is_protected(tctx->class))
+		vm_stat_add(vm, HF_STAT_WAITING_NS, now - tctx->stopped_at);
+}
+
+void BPF_STRUCT_OPS(holdfast_running, struct task_struct *p)
+{
+	struct cpu_ctx *cctx = cpu_ctx_of(scx_bpf_task_cpu(p));
+	struct task_ctx *tctx = task_ctx_of(p);
+	u64 now = scx_bpf_now();
+
+	if (!cctx || !tctx)
+		return;
+
+	if (tctx->listed)
+		resumed(p, tctx, now);
+	tctx->queued = false;
+	tctx->class = HF_UNKNOWN;
+	tctx->charged_at = now;
+	tctx->weight = weight_of(p, tctx);
+	cctx->curr_vtime = tctx->vtime;
+	cctx->curr_charged_at = now;
+	cctx->curr_weight = tctx->weight;
+	cctx->curr_tid = p->pid;
+	cctx->yield_tid = 0;
+	cctx->preempting = false;
+	cctx->grace_over = false;
+
+	/* It has just come to run: in a moment it may be waiting. */
+	if (waiters_enabled && READ_ONCE(nr_stuck) && readable_vcpu_of(p))
+		look_in(params.look_ns, p, cctx);
+}
+
+void BPF_STRUCT_OPS(holdfast_tick, struct task_struct *p)
+{
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
+	struct hf_vcpu *v;
+
+	if (!cctx)
+		return;
+	/* Keeps the host's virtual time moving while tasks run alone for long. */
+	advance_vtime_now(hf_charge(cctx->curr_vtime, scx_bpf_now() - cctx->curr_charged_at,
+				    cctx->curr_weight),
+			  cctx->curr_weight);
+	/* With nobody waiting the turn just goes on, and the guest is not left for a decision. */
+	if (!scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) && !scx_bpf_dsq_nr_queued(llc_of(cpu)) &&
+	    !cctx->has_pinned) {
+		scx_bpf_task_set_slice(p, params.slice_ns);
+		return;
+	}
+	/* A sibling may have become stuck while this one ran. */
+	if (waiters_enabled && READ_ONCE(nr_stuck) && !cctx->grace_tid &&
+	    cctx->look_tid != p->pid && (v = readable_vcpu_of(p))) {
+		cctx->look_ns = params.look_ns;
+		if (look(p, v, cctx))
+			scx_bpf_task_set_slice(p, 0);
+	}
+}
+
+void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
+{
+	struct cpu_ctx *cctx = cpu_ctx_of(scx_bpf_task_cpu(p));
+	struct task_ctx *tctx = task_ctx_of(p);
+	u64 now = scx_bpf_now();
+	struct hf_vm_ctx *vm;
+	struct hf_vcpu *v;
+
+	if (!cctx || !tctx)
+		return;
+
+	charge(tctx, cctx, now);
+	stop_looking(cctx, tctx);
+	cctx->curr_tid = 0;
+
+	/*
+	 * Its memory can be read only while it is current, which a remote dequeue is not.
+	 * What it halts for matters only if it has to queue when it wakes.
+	 */
+	if (bpf_get_current_task_btf() != p || (!runnable && !READ_ONCE(nr_waiting)))
+		return;
+	v = readable_vcpu_of(p);
+	if (!v)
+		return;
+	tctx->class = hf_read_class(v);
+	vm = runnable ? vm_ctx_of(v) : NULL;
+	if (!vm)
+		return;
+	vm_stat_add(vm, HF_STAT_STOPPED + tctx->class, 1);
+	tctx->stopped_at = now;
+	tctx->listed = true;
+	count_waiting(tctx->class, 1);
+	list_preempted(vm, v, tctx->class);
+}
+
+void BPF_STRUCT_OPS(holdfast_enable, struct task_struct *p)
+{
+	struct task_ctx *tctx = task_ctx_of(p);
+
+	if (tctx) {
+		tctx->vtime = READ_ONCE(vtime_now);
+		tctx->weight = p->scx.weight * HF_WEIGHT_SCALE;
+	}
+}
+
+s32 BPF_STRUCT_OPS(holdfast_init_task, struct task_struct *p, struct scx_init_task_args *args)
+{
+	struct task_ctx *tctx;
+
+	tctx = bpf_task_storage_get(&task_ctxs, p, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!tctx)
+		return -ENOMEM;
+	tctx->group = group_of(args->cgroup);
+	return 0;
+}
+
+/* A preempted vCPU that is killed, or leaves for another scheduling class, is not waited for. */
+void BPF_STRUCT_OPS(holdfast_disable, struct task_struct *p)
+{
+	struct task_ctx *tctx = task_ctx_of(p);
+
+	if (tctx && tctx->listed)
+		resumed(p, tctx, scx_bpf_now());
+}
+
+s32 BPF_STRUCT_OPS_SLEEPABLE(holdfast_init)
+{
+	u32 i;
+	int err;
+
+	bpf_for (i, 0, HF_MAX_LLCS) {
+		if (i >= nr_llcs)
+			break;
+		err = scx_bpf_create_dsq(i, llc_node[i]);
+		if (err)
+			return err;
+	}
+	bpf_for (i, 0, HF_MAX_CPUS) {
+		u32 key = i;
+		struct cpu_ctx *cctx;
+
+		if (i >= nr_cpu_ids)
+			break;
+		cctx = bpf_map_lookup_elem(&cpu_ctxs, &key);
+		if (!cctx)
+			return -ENOENT;
+		err = scx_bpf_create_dsq(HF_CPU_QUEUE + i, NUMA_NO_NODE);
+		if (!err)
+			err = bpf_timer_init(&cctx->timer, &cpu_ctxs, CLOCK_MONOTONIC);
+		if (!err)
+			err = bpf_timer_set_callback(&cctx->timer, look_timer_fn);
+		if (err)
+			return err;
+	}
+	return 0;
+}
+
+void BPF_STRUCT_OPS(holdfast_exit, struct scx_exit_info *ei)
+{
+	UEI_RECORD(uei, ei);
+}
+
+SCX_OPS_DEFINE(holdfast_ops, .select_cpu = (void *)holdfast_select_cpu,
+	       .enqueue = (void *)holdfast_enqueue, .dequeue = (void *)holdfast_dequeue,
+	       .dispatch = (void *)holdfast_dispatch, .yield = (void *)holdfast_yield,
+	       .running = (void *)holdfast_running, .tick = (void *)holdfast_tick,
+	       .stopping = (void *)holdfast_stopping, .enable = (void *)holdfast_enable,
+	       .disable = (void *)holdfast_disable, .init_task = (void *)holdfast_init_task,
+	       .runnable = (void *)holdfast_runnable, .quiescent = (void *)holdfast_quiescent,
+	       .cgroup_init = (void *)holdfast_cgroup_init,
+	       .cgroup_exit = (void *)holdfast_cgroup_exit,
+	       .cgroup_move = (void *)holdfast_cgroup_move,
+	       .cgroup_set_weight = (void *)holdfast_cgroup_set_weight,
+	       .init = (void *)holdfast_init, .exit = (void *)holdfast_exit, .timeout_ms = 10000,
+	       .name = "holdfast");

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* Queues: one for each LLC and one for each CPU's pinned tasks, and which of them a CPU serves next. */
+#ifndef __SCX_HOLDFAST_QUEUES_BPF_H
+#define __SCX_HOLDFAST_QUEUES_BPF_H
+
+/* Tasks that may run on one CPU only have a queue each CPU, which other CPUs need not search. */
+#define HF_CPU_QUEUE (1ULL << 16)
+
+/* How far into a queue a directed yield looks for its target. */
+#define YIELD_SCAN_TASKS 64
+
+/* By how many slices the queue of another LLC may fall behind before it is helped. */
+#define LLC_LAG_SLICES 4
+
+/* The queue for @p. Others need not step over those that may run on one CPU only. */
+static u64 queue_of(const struct task_struct *p)
+{
+	s32 cpu = scx_bpf_task_cpu(p);
+
+	return p->nr_cpus_allowed == 1 ? HF_CPU_QUEUE + cpu : llc_of(cpu);
+}
+
+/* Moves task @p from its queue to this CPU, if it waits there and may run here. */
+static bool pull(struct task_struct *p, u64 queue, s32 cpu)
+{
+	struct task_struct *q;
+	bool done = false;
+	u32 nr = 0;
+
+	if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || is_migration_disabled(p))
+		return false;
+	bpf_rcu_read_lock();
+	bpf_for_each (scx_dsq, q, queue, 0) {
+		if (q->pid == p->pid) {
+			done = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, q, SCX_DSQ_LOCAL, 0);
+			break;
+		}
+		if (++nr >= YIELD_SCAN_TASKS)
+			break;
+	}
+	bpf_rcu_read_unlock();
+	return done;
+}
+
+/* Who is first in a queue, by the key it was queued with. */
+static bool first_in(u64 queue, u64 *key)
+{
+	struct task_struct *head;
+	bool found = false;
+
+	bpf_rcu_read_lock();
+	head = __COMPAT_scx_bpf_dsq_peek(queue);
+	if (head) {
+		*key = head->scx.dsq_vtime;
+		found = true;
+	}
+	bpf_rcu_read_unlock();
+	return found;
+}
+
+/*
+ * Which queue this CPU serves next: its LLC's, its own if one that may run only here is
+ * further behind, or that of an LLC that has fallen far behind. False if both its own are empty.
+ */
+static bool next_queue(s32 cpu, struct cpu_ctx *cctx, u32 llc, u64 *queue, u64 *key)
+{
+	u64 other_key, lag = params.slice_ns * LLC_LAG_SLICES;
+	bool found = first_in(llc, key);
+
+	*queue = llc;
+	if (cctx->has_pinned) {
+		if (!first_in(HF_CPU_QUEUE + cpu, &other_key)) {
+			cctx->has_pinned = false;
+		} else if (!found || hf_vtime_before(other_key, *key)) {
+			*queue = HF_CPU_QUEUE + cpu;
+			*key = other_key;
+			found = true;
+		}
+	}
+	if (nr_llcs > 1 && found) {
+		u32 other = bpf_get_prandom_u32() % nr_llcs;
+
+		if (other != llc && first_in(other, &other_key) &&
+		    hf_vtime_before(other_key + lag, *key)) {
+			*queue = other;
+			*key = other_key;
+		}
+	}
+	return found;
+}
+
+/* Nothing near: help another LLC rather than idle, one of the same NUMA node first. */
+static bool help_others(u32 llc)
+{
+	const volatile s32 *node = MEMBER_VPTR(llc_node, [llc]), *other_node;
+	u32 i, pass, other;
+
+	bpf_for (pass, 0, 2) {
+		bpf_for (i, 1, nr_llcs) {
+			other = (llc + i) % nr_llcs;
+			other_node = MEMBER_VPTR(llc_node, [other]);
+			if (!node || !other_node || (*node == *other_node) != !pass)
+				continue;
+			if (scx_bpf_dsq_move_to_local(other, 0))
+				return true;
+		}
+	}
+	return false;
+}
+
+#endif /* __SCX_HOLDFAST_QUEUES_BPF_H */

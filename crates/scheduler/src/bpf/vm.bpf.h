@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * What the vCPUs of a VM should know of one another: who is preempted, and who of those
+ * makes others wait. A vCPU is listed when it is preempted and leaves the list when it
+ * runs, by atomic operations on words of its VM.
+ */
+#ifndef __SCX_HOLDFAST_VM_BPF_H
+#define __SCX_HOLDFAST_VM_BPF_H
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, HF_MAX_VMS);
+	__type(key, u64);
+	__type(value, struct hf_vm_ctx);
+} vm_ctxs SEC(".maps");
+
+/* What a new VM begins with: zeroes, and no lock in them that must not be copied. */
+struct fresh_vm {
+	u64 words[sizeof(struct hf_vm_ctx) / sizeof(u64)];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct fresh_vm);
+} fresh_vms SEC(".maps");
+
+/* How many preempted siblings are looked at in one go. */
+#define SIBLING_SCAN 8
+
+/* The VM of a vCPU; NULL if there is none, or no room for one more. */
+static struct hf_vm_ctx *vm_ctx_of(const struct hf_vcpu *v)
+{
+	struct hf_vm_ctx *vm;
+	struct fresh_vm *fresh;
+	u32 key = 0;
+	u64 kvm;
+
+	if (!v)
+		return NULL;
+	kvm = v->kvm;
+	vm = bpf_map_lookup_elem(&vm_ctxs, &kvm);
+	if (vm)
+		return vm;
+	fresh = bpf_map_lookup_elem(&fresh_vms, &key);
+	if (!fresh)
+		return NULL;
+	bpf_map_update_elem(&vm_ctxs, &kvm, fresh, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&vm_ctxs, &kvm);
+}
+
+/* Counts the preempted vCPUs of the host, and those of them whose class says that others wait. */
+static void count_waiting(enum hf_class class, int n)
+{
+	__sync_fetch_and_add(&nr_waiting, n);
+	if (hf_is_protected(class) || class == HF_WAITER)
+		__sync_fetch_and_add(&nr_stuck, n);
+}
+
+/* Counts for the host, and for the VM if there is one. */
+static void vm_stat_add(struct hf_vm_ctx *vm, u32 idx, u64 n)
+{
+	u64 *count;
+
+	stat_add(idx, n);
+	if (vm && (count = MEMBER_VPTR(vm->counts, [idx])))
+		__sync_fetch_and_add(count, n);
+}
+
+static u32 slot_of(const struct hf_vcpu *v)
+{
+	return v->vcpu_id % HF_VM_SLOTS;
+}
+
+static void list_preempted(struct hf_vm_ctx *vm, const struct hf_vcpu *v, enum hf_class class)
+{
+	u32 slot = slot_of(v);
+	struct hf_waiting *w = MEMBER_VPTR(vm->slots, [slot]);
+
+	if (!w)
+		return;
+	w->tid = v->tid;
+	w->qnode_hva = v->qnode_hva;
+	w->call_queue_hva = v->call_queue_hva;
+	w->direct_map_hva = v->direct_map_hva;
+	w->slot_hva = v->slot_hva;
+	w->slot_len = v->slot_len;
+	if (hf_is_protected(class))
+		__sync_fetch_and_or(&vm->holders, 1ULL << slot);
+	else if (class == HF_WAITER)
+		__sync_fetch_and_or(&vm->queued, 1ULL << slot);
+	__sync_fetch_and_or(&vm->waiting, 1ULL << slot);
+}
+
+static void unlist_preempted(struct hf_vm_ctx *vm, const struct hf_vcpu *v)
+{
+	u32 slot = slot_of(v);
+	struct hf_waiting *w = MEMBER_VPTR(vm->slots, [slot]);
+	u64 others = ~(1ULL << slot);
+
+	if (!w || w->tid != v->tid)
+		return;
+	__sync_fetch_and_and(&vm->waiting, others);
+	__sync_fetch_and_and(&vm->holders, others);
+	__sync_fetch_and_and(&vm->queued, others);
+}
+
+/*
+ * Has a vCPU that was preempted in a queue been handed its lock since? Then it is the
+ * holder for whom the others wait. Returns its thread.
+ */
+static u32 find_owner(struct hf_vm_ctx *vm)
+{
+	u64 queued = vm->queued;
+	int i;
+
+	bpf_for (i, 0, SIBLING_SCAN) {
+		struct hf_qnode qnode;
+		struct hf_waiting *w;
+		u32 slot;
+
+		if (!queued)
+			break;
+		slot = ctzll(queued);
+		queued &= queued - 1;
+		w = MEMBER_VPTR(vm->slots, [slot]);
+		if (!w || !w->qnode_hva ||
+		    bpf_probe_read_user(&qnode, sizeof(qnode), (void *)w->qnode_hva))
+			continue;
+		if (qnode.count && qnode.locked) {
+			__sync_fetch_and_or(&vm->holders, 1ULL << (slot % HF_VM_SLOTS));
+			return w->tid;
+		}
+	}
+	return 0;
+}
+
+/* A preempted vCPU that others wait for in a lock's queue; 0: none known. */
+static u32 find_holder(struct hf_vm_ctx *vm)
+{
+	u64 holders = vm->holders & vm->waiting;
+	struct hf_waiting *w;
+
+	if (!holders)
+		return vm->queued ? find_owner(vm) : 0;
+	w = MEMBER_VPTR(vm->slots, [ctzll(holders)]);
+	return w ? w->tid : 0;
+}
+
+/*
+ * Has the vCPU a call pending that its caller spins on? Only the newest entry of the queue
+ * is looked at. One that lies in no memory that can be found from here is on the stack of
+ * its caller, which waits for it.
+ */
+static bool is_called(const struct hf_waiting *w)
+{
+	struct hf_call call;
+	u64 entry, hva;
+
+	if (!w->call_queue_hva ||
+	    bpf_probe_read_user(&entry, sizeof(entry), (void *)w->call_queue_hva) || !entry)
+		return false;
+	hva = entry + w->direct_map_hva;
+	if (hva - w->slot_hva >= w->slot_len)
+		return true;
+	if (bpf_probe_read_user(&call, sizeof(call), (void *)hva))
+		return false;
+	return (call.flags & HF_CALL_TYPE_MASK) == HF_CALL_SYNC;
+}
+
+/* A preempted vCPU with a call pending that somebody spins on; 0: none known. */
+static u32 find_called(struct hf_vm_ctx *vm)
+{
+	u64 waiting = vm->waiting;
+	int i;
+
+	bpf_for (i, 0, SIBLING_SCAN) {
+		struct hf_waiting *w;
+
+		if (!waiting)
+			break;
+		w = MEMBER_VPTR(vm->slots, [ctzll(waiting)]);
+		waiting &= waiting - 1;
+		if (w && is_called(w))
+			return w->tid;
+	}
+	return 0;
+}
+
+/* What there is to know of the preempted siblings of a vCPU whose thread is current. */
+struct stuck {
+	struct hf_siblings siblings;
+	u32 holder_tid;
+	u32 called_tid;
+};
+
+static void find_stuck(struct hf_vm_ctx *vm, enum hf_class class, struct stuck *s)
+{
+	__builtin_memset(s, 0, sizeof(*s));
+	/* Nobody whom a Free vCPU waits for shows in what can be read. */
+	if (class == HF_FREE || class == HF_UNKNOWN || !vm->waiting)
+		return;
+	s->called_tid = find_called(vm);
+	s->holder_tid = find_holder(vm);
+	s->siblings.called = s->called_tid;
+	s->siblings.holder = s->holder_tid;
+	s->siblings.queued = vm->queued;
+}
+
+static u32 target_tid(const struct stuck *s, enum hf_target target, u32 named_tid)
+{
+	switch (target) {
+	case HF_TO_HOLDER:
+		return s->holder_tid;
+	case HF_TO_CALLED:
+		return s->called_tid;
+	case HF_TO_NAMED:
+		return named_tid;
+	default:
+		return 0;
+	}
+}
+
+#endif /* __SCX_HOLDFAST_VM_BPF_H */

@@ -1,0 +1,458 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `scx_holdfast`: loads the scheduler, tells it about guests, and reports what it does.
+
+mod bpf_intf;
+mod bpf_skel;
+mod monitor;
+mod preflight;
+mod ready;
+mod stats;
+mod waker;
+
+use std::io::IsTerminal;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use clap::{Parser, value_parser};
+use crossbeam::channel::{Receiver, Sender, bounded, select};
+use holdfast_bpf::Discovery;
+use holdfast_checks::{Host, MAX_CPUS, MAX_LLCS, Purpose};
+use holdfast_policy::Params;
+use libbpf_rs::{MapCore, MapFlags, OpenObject};
+use log::{debug, info, warn};
+use scx_stats::prelude::*;
+use scx_utils::libbpf_clap_opts::LibbpfOpts;
+use scx_utils::{
+    NR_CPU_IDS, Topology, UserExitInfo, build_id, compat, scx_ops_attach, scx_ops_load,
+    scx_ops_open, uei_exited, uei_report,
+};
+
+use crate::bpf_skel::{BpfSkel, BpfSkelBuilder};
+use crate::preflight::Refusal;
+use crate::stats::{Decisions, Metrics};
+use crate::waker::Waker;
+
+const SCHEDULER_NAME: &str = "scx_holdfast";
+
+/// How long it may take to notice that the kernel has ended the scheduler: nothing tells of that.
+const EXIT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Exit code if nothing was loaded, because this host cannot do it or it would be dangerous.
+const REFUSED: u8 = 77;
+
+// The checks know no BPF.
+const _: () = assert!(MAX_CPUS == bpf_intf::HF_MAX_CPUS as usize);
+const _: () = assert!(MAX_LLCS == bpf_intf::HF_MAX_LLCS as usize);
+
+/// A sched_ext scheduler for KVM hosts that does not lose a lock holder.
+///
+/// It finds the vCPUs of the host by itself, reads from outside what their guest kernels are
+/// doing, and lets a vCPU that holds a lock finish before it is preempted. Guests need no change
+/// and no agent. Ctrl-C unloads it; the host goes back to its own scheduler.
+///
+/// Exit codes: 0 ended as asked, 1 failed, or ended by the kernel, 2 wrong usage, 77 refused: nothing
+/// was loaded. `holdfast doctor` shows what is checked before.
+#[derive(Debug, Parser)]
+struct Opts {
+    /// Time a task may run while others wait, in us.
+    #[clap(short = 's', long, default_value = "3000", value_parser = value_parser!(u64).range(100..=100_000))]
+    slice_us: u64,
+
+    /// Longest time a vCPU in a critical section is kept running past its turn, in us.
+    #[clap(long, default_value = "3000", value_parser = value_parser!(u64).range(5..=10_000))]
+    grace_max_us: u64,
+
+    /// After how long such a vCPU is looked at first, in us; each further look is twice as late.
+    #[clap(long, default_value = "30", value_parser = value_parser!(u64).range(5..=10_000))]
+    grace_step_us: u64,
+
+    /// Most grace a VM may use, in per mille of the CPU time it uses.
+    #[clap(long, default_value = "100", value_parser = value_parser!(u32).range(0..=1000))]
+    grace_share: u32,
+
+    /// Most grace a VM can save up, in us.
+    #[clap(long, default_value = "20000", value_parser = value_parser!(u64).range(0..=1_000_000))]
+    grace_bank_us: u64,
+
+    /// How far ahead of its turn a preempted lock holder is queued, in per mille of a slice.
+    #[clap(long, default_value = "2000", value_parser = value_parser!(u32).range(0..=10_000))]
+    resume_boost: u32,
+
+    /// How soon a running vCPU is looked at while siblings of it are preempted in critical sections, in
+    /// us; a look that finds it busy makes the next one twice as late.
+    #[clap(long, default_value = "100", value_parser = value_parser!(u64).range(20..=100_000))]
+    look_us: u64,
+
+    /// For how long a vCPU may spin, as pause-loop exits tell, before its CPU goes to whom KVM proposes although
+    /// nobody is known to be stuck, in us.
+    #[clap(long, default_value = "3000", value_parser = value_parser!(u64).range(0..=100_000))]
+    spin_us: u64,
+
+    /// By how much a waking task has to be behind a running one to take its CPU, in us.
+    #[clap(long, default_value = "500", value_parser = value_parser!(u64).range(0..=100_000))]
+    wakeup_margin_us: u64,
+
+    /// Do not read guests: the base scheduler alone, for comparison.
+    #[clap(long)]
+    no_guest_knowledge: bool,
+
+    /// Do not let vCPUs in critical sections run past their turn, for comparison.
+    #[clap(long)]
+    no_grace: bool,
+
+    /// Do not queue preempted lock holders ahead of their turn, for comparison.
+    #[clap(long)]
+    no_resume_first: bool,
+
+    /// Ignore the targets of directed yields, as other schedulers do, for comparison.
+    #[clap(long)]
+    no_directed_yield: bool,
+
+    /// Do not deschedule vCPUs that wait for a preempted sibling, for comparison.
+    #[clap(long)]
+    no_waiters: bool,
+
+    /// Exit debug dump buffer length. 0 indicates default.
+    #[clap(long, default_value = "0")]
+    exit_dump_len: u32,
+
+    /// Report statistics every so many seconds.
+    #[clap(long, value_name = "SECONDS", value_parser = parse_interval, conflicts_with = "monitor")]
+    stats: Option<Duration>,
+
+    /// Report statistics of a running scx_holdfast every so many seconds; none is started.
+    #[clap(long, value_name = "SECONDS", value_parser = parse_interval)]
+    monitor: Option<Duration>,
+
+    /// Say more, including what libbpf does.
+    #[clap(short = 'v', long)]
+    verbose: bool,
+
+    /// Print the version and exit.
+    #[clap(short = 'V', long)]
+    version: bool,
+
+    /// Describe the statistics and exit.
+    #[clap(long)]
+    help_stats: bool,
+
+    #[clap(flatten, next_help_heading = "Libbpf Options")]
+    libbpf: LibbpfOpts,
+}
+
+fn parse_interval(arg: &str) -> Result<Duration, String> {
+    let seconds: f64 = arg.parse().map_err(|err| format!("{err}"))?;
+    if !(0.1..=86400.0).contains(&seconds) {
+        return Err("give a number of seconds from 0.1 to 86400".into());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+impl Opts {
+    fn params(&self) -> Result<Params> {
+        ensure!(
+            self.grace_step_us <= self.grace_max_us,
+            "--grace-step-us ({}) has to be at most --grace-max-us ({})",
+            self.grace_step_us,
+            self.grace_max_us
+        );
+        Ok(Params {
+            slice_ns: self.slice_us * 1000,
+            grace_max_ns: self.grace_max_us * 1000,
+            grace_step_ns: self.grace_step_us * 1000,
+            grace_bank_max_ns: self.grace_bank_us * 1000,
+            grace_share_permille: self.grace_share,
+            resume_boost_permille: self.resume_boost,
+            spin_ns: self.spin_us * 1000,
+            look_ns: self.look_us * 1000,
+            wakeup_margin_ns: self.wakeup_margin_us * 1000,
+        })
+    }
+}
+
+struct Scheduler<'a> {
+    skel: BpfSkel<'a>,
+    struct_ops: Option<libbpf_rs::Link>,
+    discovery: Option<Discovery<'a>>,
+    stats_server: StatsServer<(), Metrics>,
+}
+
+impl<'a> Scheduler<'a> {
+    fn init(
+        opts: &Opts,
+        scheduler_object: &'a mut MaybeUninit<OpenObject>,
+        discovery_object: &'a mut MaybeUninit<OpenObject>,
+    ) -> Result<Self> {
+        let params = opts.params()?;
+        let purpose = if opts.no_guest_knowledge { Purpose::BaseOnly } else { Purpose::Guests };
+        preflight::check(&Host::this(), purpose)?;
+        let topo = Topology::new().context("cannot read the topology of this host")?;
+        info!("{SCHEDULER_NAME} {}", build_id::full_version(env!("CARGO_PKG_VERSION")));
+
+        let discovery = if opts.no_guest_knowledge {
+            None
+        } else {
+            Some(
+                Discovery::attach(discovery_object)
+                    .context("cannot find vCPUs (--no-guest-knowledge goes without)")?,
+            )
+        };
+
+        let mut skel_builder = BpfSkelBuilder::default();
+        skel_builder.obj_builder.debug(opts.verbose);
+        let open_opts = opts.libbpf.clone().into_bpf_open_opts();
+        let mut skel = scx_ops_open!(skel_builder, scheduler_object, holdfast_ops, open_opts)?;
+
+        let bss = skel.maps.bss_data.as_mut().context("the BPF object has no variables")?;
+        bss.params = bpf_skel::types::hf_params {
+            slice_ns: params.slice_ns,
+            grace_max_ns: params.grace_max_ns,
+            grace_step_ns: params.grace_step_ns,
+            grace_bank_max_ns: params.grace_bank_max_ns,
+            grace_share_permille: params.grace_share_permille,
+            resume_boost_permille: params.resume_boost_permille,
+            spin_ns: params.spin_ns,
+            look_ns: params.look_ns,
+            wakeup_margin_ns: params.wakeup_margin_ns,
+        };
+        let rodata = skel.maps.rodata_data.as_mut().context("the BPF object has no constants")?;
+        rodata.guest_knowledge = !opts.no_guest_knowledge;
+        rodata.grace_enabled = !opts.no_grace && !opts.no_guest_knowledge;
+        rodata.resume_first_enabled = !opts.no_resume_first && !opts.no_guest_knowledge;
+        rodata.directed_yield_enabled = !opts.no_directed_yield;
+        rodata.waiters_enabled = !opts.no_waiters && !opts.no_guest_knowledge;
+
+        ensure!(
+            *NR_CPU_IDS <= rodata.cpu_llc.len(),
+            "this host has {} CPU ids, more than the {} that {SCHEDULER_NAME} can handle",
+            *NR_CPU_IDS,
+            rodata.cpu_llc.len()
+        );
+        rodata.nr_cpu_ids = *NR_CPU_IDS as u32;
+        let llcs: Vec<usize> = topo.all_llcs.keys().copied().collect();
+        ensure!(
+            llcs.len() <= bpf_intf::HF_MAX_LLCS as usize,
+            "this host has {} last level caches, more than the {} that {SCHEDULER_NAME} can handle",
+            llcs.len(),
+            bpf_intf::HF_MAX_LLCS
+        );
+        rodata.nr_llcs = llcs.len().max(1) as u32;
+        for (id, cpu) in &topo.all_cpus {
+            if let Some(index) = llcs.iter().position(|llc| *llc == cpu.llc_id) {
+                rodata.cpu_llc[*id] = index as u32;
+                rodata.llc_node[index] = cpu.node_id as i32;
+            }
+        }
+
+        if let Some(discovery) = &discovery {
+            skel.maps.vcpus.reuse_fd(discovery.vcpus()).context("cannot share the vCPU map")?;
+        }
+        skel.struct_ops.holdfast_ops_mut().exit_dump_len = opts.exit_dump_len;
+        skel.struct_ops.holdfast_ops_mut().flags = *compat::SCX_OPS_ALLOW_QUEUED_WAKEUP;
+
+        let mut skel = scx_ops_load!(skel, holdfast_ops, uei)?;
+        let struct_ops = Some(scx_ops_attach!(skel, holdfast_ops)?);
+        let stats_server = StatsServer::new(stats::server_data()).launch()?;
+
+        Ok(Self { skel, struct_ops, discovery, stats_server })
+    }
+
+    /// Sum over CPUs of one of the counters of `bpf/intf.h`.
+    fn counter(&self, index: u32) -> Result<u64> {
+        let per_cpu = self
+            .skel
+            .maps
+            .stats
+            .lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY)
+            .context("cannot read the counters")?
+            .unwrap_or_default();
+        Ok(per_cpu
+            .iter()
+            .filter_map(|bytes| bytes.as_slice().try_into().ok().map(u64::from_ne_bytes))
+            .sum())
+    }
+
+    fn metrics(&self) -> Result<Metrics> {
+        let counters: Vec<u64> = (0..bpf_intf::hf_stat_HF_NR_STATS)
+            .map(|index| self.counter(index))
+            .collect::<Result<_>>()?;
+        let mut metrics = Metrics::read(|index| counters[index as usize]);
+        let Some(discovery) = &self.discovery else { return Ok(metrics) };
+        for (kvm, vm) in discovery.vms() {
+            match vm.is_readable() {
+                true => metrics.nr_vms_readable += 1,
+                false => metrics.nr_vms_unreadable += 1,
+            }
+            let found = self.skel.maps.vm_ctxs.lookup(&kvm.to_ne_bytes(), MapFlags::ANY);
+            // A VM that has never been preempted has no entry.
+            if let Some(bytes) = found.context("cannot read the counters of a VM")? {
+                let counts = vm_counts(&bytes);
+                let decisions = Decisions::read(|i| counts.get(i as usize).copied().unwrap_or(0));
+                metrics.vms.insert(vm.pid.to_string(), decisions);
+            }
+        }
+        Ok(metrics)
+    }
+
+    /// Serves until `shutdown`, or until the kernel ends the scheduler.
+    fn run(&mut self, shutdown: &AtomicBool, waker: &Waker) -> Result<UserExitInfo> {
+        let (answers, requests) = self.stats_server.channels();
+        let asked = AtomicUsize::new(0);
+        // Dropped at the end, which ends the thread.
+        let (stop, stopped) = bounded(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| count_requests(&requests, &stopped, &asked, waker));
+            let _stop: Sender<()> = stop;
+            while !shutdown.load(Ordering::Relaxed) && !uei_exited!(&self.skel, uei) {
+                self.sleep(waker)?;
+                self.follow_vms()?;
+                for _ in 0..asked.swap(0, Ordering::Relaxed) {
+                    answers.send(self.metrics()?)?;
+                }
+            }
+            anyhow::Ok(())
+        })?;
+
+        let _ = self.struct_ops.take();
+        uei_report!(&self.skel, uei)
+    }
+
+    /// Sleeps until there is something to do.
+    fn sleep(&self, waker: &Waker) -> Result<()> {
+        let due = self.discovery.as_ref().and_then(Discovery::next_due);
+        let due = due.map_or(EXIT_CHECK_INTERVAL, |due| {
+            due.saturating_duration_since(Instant::now()).min(EXIT_CHECK_INTERVAL)
+        });
+        waker.sleep(self.discovery.as_ref().map(AsFd::as_fd), due).context("cannot wait for events")
+    }
+
+    /// Gets to know new VMs, and forgets those that have ended.
+    fn follow_vms(&mut self) -> Result<()> {
+        if let Some(discovery) = &mut self.discovery {
+            for ended in discovery.process()? {
+                // A VM that never was extended has no entry.
+                let _ = self.skel.maps.vm_ctxs.delete(&ended.to_ne_bytes());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Counts requests for statistics, and wakes who answers them: a channel cannot be slept on together
+/// with file descriptors.
+fn count_requests(
+    requests: &Receiver<()>,
+    stopped: &Receiver<()>,
+    asked: &AtomicUsize,
+    waker: &Waker,
+) {
+    loop {
+        select! {
+            recv(requests) -> request => match request {
+                Ok(()) => {
+                    asked.fetch_add(1, Ordering::Relaxed);
+                    waker.wake();
+                }
+                Err(_) => return,
+            },
+            recv(stopped) -> _ => return,
+        }
+    }
+}
+
+/// The counters at the end of a `struct hf_vm_ctx`.
+fn vm_counts(bytes: &[u8]) -> Vec<u64> {
+    let counts = bytes.get(std::mem::offset_of!(bpf_intf::hf_vm_ctx, counts)..).unwrap_or_default();
+    let words = counts.chunks_exact(size_of::<u64>());
+    words.filter_map(|word| word.try_into().ok().map(u64::from_ne_bytes)).collect()
+}
+
+impl Drop for Scheduler<'_> {
+    fn drop(&mut self) {
+        info!("Unregister {SCHEDULER_NAME} scheduler");
+    }
+}
+
+fn init_logging(verbose: bool) -> Result<()> {
+    let level = if verbose { simplelog::LevelFilter::Debug } else { simplelog::LevelFilter::Info };
+    let mut config = simplelog::ConfigBuilder::new();
+    config
+        .set_time_level(simplelog::LevelFilter::Error)
+        .set_location_level(simplelog::LevelFilter::Off)
+        .set_target_level(simplelog::LevelFilter::Off)
+        .set_thread_level(simplelog::LevelFilter::Off);
+    simplelog::TermLogger::init(
+        level,
+        config.build(),
+        simplelog::TerminalMode::Stderr,
+        if std::io::stderr().is_terminal() {
+            simplelog::ColorChoice::Auto
+        } else {
+            simplelog::ColorChoice::Never
+        },
+    )?;
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    match run(&Opts::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{SCHEDULER_NAME}: {}", preflight::chain(&error));
+            if error.is::<Refusal>() { ExitCode::from(REFUSED) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+fn run(opts: &Opts) -> Result<()> {
+    if opts.version {
+        println!("{SCHEDULER_NAME} {}", build_id::full_version(env!("CARGO_PKG_VERSION")));
+        return Ok(());
+    }
+    if opts.help_stats {
+        stats::server_data().describe_meta(&mut std::io::stdout(), None)?;
+        return Ok(());
+    }
+    init_logging(opts.verbose)?;
+
+    let shutdown = Arc::new(AtomicBool::new(false));
+    let waker = Arc::new(Waker::new().context("cannot make an eventfd")?);
+    let on_signal = (Arc::clone(&shutdown), Arc::clone(&waker));
+    ctrlc::set_handler(move || {
+        on_signal.0.store(true, Ordering::Relaxed);
+        on_signal.1.wake();
+    })
+    .context("cannot install the signal handler")?;
+
+    if let Some(interval) = opts.monitor {
+        return monitor::watch(interval, &shutdown, &waker);
+    }
+    if let Some(interval) = opts.stats {
+        let until = Arc::clone(&shutdown);
+        std::thread::spawn(move || match stats::monitor(interval, until) {
+            Ok(()) => debug!("the monitor ended"),
+            Err(err) => warn!("the monitor ended: {err:#}"),
+        });
+    }
+
+    while !shutdown.load(Ordering::Relaxed) {
+        let mut scheduler_object = MaybeUninit::uninit();
+        let mut discovery_object = MaybeUninit::uninit();
+        let mut scheduler = Scheduler::init(opts, &mut scheduler_object, &mut discovery_object)
+            .map_err(preflight::explain)?;
+        ready::notify();
+        if !scheduler.run(&shutdown, &waker)?.should_restart() {
+            break;
+        }
+        info!("CPUs came or went: starting again");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What is asked before a scheduler is loaded, and how its end is told.
+
+use std::error::Error;
+use std::fmt;
+
+use holdfast_checks::{Check, Host, Purpose, Verdict, before_loading};
+use log::warn;
+
+/// Why nothing was loaded, on a host that may well go on without.
+#[derive(Debug)]
+pub(crate) struct Refusal(String);
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Refusal {}
+
+/// Makes the checks that can forbid loading; what is only unfortunate is logged.
+pub(crate) fn check(host: &Host, purpose: Purpose) -> Result<(), Refusal> {
+    let report = before_loading(host, purpose);
+    for check in report.checks.iter().filter(|check| check.verdict == Verdict::Warn) {
+        warn!("{}", sentence(check));
+    }
+    let failures: Vec<_> = report.failures().map(sentence).collect();
+    if failures.is_empty() {
+        return Ok(());
+    }
+    Err(Refusal(format!("not loaded: {}", failures.join("\n            also: "))))
+}
+
+fn sentence(check: &Check) -> String {
+    match &check.advice {
+        Some(advice) => format!("{}. To do: {advice}.", check.found),
+        None => format!("{}.", check.found),
+    }
+}
+
+/// What `scx_ops_attach!` says when the kernel does not take the scheduler.
+const ATTACHING: &str = "Failed to attach struct_ops";
+
+/// What libbpf says in the words of what to do, where that is known. The number is matched because
+/// libbpf-rs has no other access to it, and its kind of error for EPERM is that of EACCES, too, which is
+/// what the verifier rejects programs with.
+pub(crate) fn explain(error: anyhow::Error) -> anyhow::Error {
+    let text = chain(&error);
+    if text.contains("(os error 1)") {
+        return Refusal(format!(
+            "not loaded: {text}. To do: run it as root on the host itself; in a container or under a \
+             seccomp filter or security module that forbids bpf(2), root is not enough."
+        ))
+        .into();
+    }
+    if text.contains("(os error 16)") && text.contains(ATTACHING) {
+        return Refusal(format!(
+            "not loaded: {text}. To do: another sched_ext scheduler has come in between; end it first."
+        ))
+        .into();
+    }
+    error
+}
+
+/// An error with its causes on one line. A cause that has been told already is left out.
+pub(crate) fn chain(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| {
+        if text.is_empty() {
+            cause
+        } else if text.contains(&cause) {
+            text
+        } else {
+            format!("{text}: {cause}")
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::{Context, anyhow};
+    use holdfast_checks::{Host, Purpose};
+
+    use super::{ATTACHING, Refusal, chain, check, explain};
+
+    #[test]
+    fn tells_no_cause_twice() {
+        let error = anyhow!("no such file: x").context("cannot read x: no such file: x");
+        assert_eq!(chain(&error), "cannot read x: no such file: x");
+        let error = anyhow!("gone").context("cannot read x").context("cannot start");
+        assert_eq!(chain(&error), "cannot start: cannot read x: gone");
+    }
+
+    #[test]
+    fn a_kernel_that_forbids_bpf_is_a_refusal_and_a_rejected_program_is_not() {
+        for (errno, is_refusal) in [(libc::EPERM, true), (libc::EBUSY, true), (libc::EACCES, false)]
+        {
+            let error: anyhow::Result<()> =
+                Err(std::io::Error::from_raw_os_error(errno)).context(ATTACHING);
+            let error = explain(error.unwrap_err());
+            assert_eq!(error.is::<Refusal>(), is_refusal, "{error:#}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_has_every_reason_and_what_to_do() {
+        let empty = tempfile::tempdir().unwrap();
+        let host = Host::at(empty.path(), Default::default());
+        let text = check(&host, Purpose::Guests).unwrap_err().to_string();
+        for wanted in ["CAP_BPF", "run it as root", "no sched_ext", "kvm module"] {
+            assert!(text.contains(wanted), "{wanted} is not in: {text}");
+        }
+        let text = check(&host, Purpose::BaseOnly).unwrap_err().to_string();
+        assert!(!text.contains("kvm module"), "{text}");
+    }
+}

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Counters as users see them: `--stats`, `--monitor`, `--help-stats`.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Result;
+use holdfast_policy::{Target, VcpuClass, Verdict};
+use scx_stats::prelude::*;
+use scx_stats_derive::{Stats, stat_doc};
+use serde::{Deserialize, Serialize};
+
+use crate::bpf_intf::{
+    HF_NR_NEED_BUCKETS, hf_stat_HF_STAT_ASKED as ASKED, hf_stat_HF_STAT_GRACE_NS as GRACE_NS,
+    hf_stat_HF_STAT_KEPT as KEPT, hf_stat_HF_STAT_LOOKED as LOOKED,
+    hf_stat_HF_STAT_MISSED as MISSED, hf_stat_HF_STAT_NEED as NEED,
+    hf_stat_HF_STAT_RESUMED_FIRST as RESUMED_FIRST, hf_stat_HF_STAT_STOPPED as STOPPED,
+    hf_stat_HF_STAT_VERDICT as VERDICT, hf_stat_HF_STAT_WAITING_NS as WAITING_NS,
+    hf_stat_HF_STAT_WAKEUP_PREEMPT as WAKEUP_PREEMPT, hf_stat_HF_STAT_YIELD as YIELD,
+};
+
+/// The counters of a table, with what each is called, where BPF counts it, and what it means.
+macro_rules! counters {
+    ($(#[$attr:meta])* $name:ident { $($field:ident = $index:expr, $desc:literal;)* }) => {
+        $(#[$attr])*
+        #[stat_doc]
+        #[derive(Clone, Debug, Default, Serialize, Deserialize, Stats)]
+        pub(crate) struct $name {
+            $(#[stat(desc = $desc)] pub $field: u64,)*
+            #[stat(desc = "Graces that ended well, by the log2 of how many us they took")]
+            pub grace_need_us_log2: Vec<u64>,
+        }
+
+        impl $name {
+            /// What `count` says of each counter of `bpf/intf.h`.
+            pub(crate) fn read(count: impl Fn(u32) -> u64) -> Self {
+                Self {
+                    $($field: count($index),)*
+                    grace_need_us_log2: (0..HF_NR_NEED_BUCKETS).map(|i| count(NEED + i)).collect(),
+                }
+            }
+
+            fn delta(&self, before: &Self) -> Self {
+                let earlier = |i| before.grace_need_us_log2.get(i).copied().unwrap_or(0);
+                let need = self.grace_need_us_log2.iter().enumerate();
+                Self {
+                    $($field: self.$field.saturating_sub(before.$field),)*
+                    grace_need_us_log2: need.map(|(i, n)| n.saturating_sub(earlier(i))).collect(),
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    /// What was decided about vCPUs, of the host or of one VM.
+    Decisions {
+        nr_extended = VERDICT + Verdict::Extend as u32,
+            "Steps of grace: a vCPU in a critical section ran on past its turn";
+        nr_released = VERDICT + Verdict::Release as u32,
+            "Graces that ended because the vCPU left its critical section";
+        nr_capped = VERDICT + Verdict::Capped as u32, "Graces that ended at the cap";
+        nr_over_budget = VERDICT + Verdict::OverBudget as u32,
+            "Graces refused or ended because the VM had none saved";
+        nr_backed_off = VERDICT + Verdict::BackOff as u32,
+            "Graces not tried because this vCPU's kept ending at the cap";
+        nr_waits = VERDICT + Verdict::Waits as u32,
+            "Graces not given to a vCPU that waits for a preempted sibling itself";
+        nr_unprotected = VERDICT + Verdict::Preempt as u32,
+            "Turns of vCPUs that ended with nothing to protect";
+        grace_ns = GRACE_NS, "Grace granted, in ns";
+        nr_preempted_unknown = STOPPED + VcpuClass::Unknown as u32,
+            "vCPUs preempted while their class could not be read";
+        nr_preempted_free = STOPPED + VcpuClass::Free as u32,
+            "vCPUs preempted in no critical section";
+        nr_preempted_holder = STOPPED + VcpuClass::Holder as u32,
+            "vCPUs preempted while holding a lock";
+        nr_preempted_irq = STOPPED + VcpuClass::Irq as u32,
+            "vCPUs preempted while serving an interrupt";
+        nr_preempted_waiter = STOPPED + VcpuClass::Waiter as u32,
+            "vCPUs preempted while queued for a lock";
+        nr_preempted_head = STOPPED + VcpuClass::Head as u32,
+            "vCPUs preempted while next in line for a lock";
+        protected_waiting_ns = WAITING_NS,
+            "Time that preempted holders, heads and interrupts were without a CPU, in ns";
+        nr_resumed_first = RESUMED_FIRST,
+            "Preempted holders and woken lock owners queued ahead of their turn";
+        nr_yield_to_holder = ASKED + Target::ToHolder as u32,
+            "Directed yields given to a preempted holder of the VM";
+        nr_yield_to_called = ASKED + Target::ToCalled as u32,
+            "Directed yields given to a preempted sibling with calls pending";
+        nr_yield_to_named = ASKED + Target::ToNamed as u32,
+            "Directed yields given to the target KVM named";
+        nr_yield_refused = ASKED + Target::ToNobody as u32,
+            "Directed yields refused: nobody would use the CPU better";
+        nr_looked = LOOKED + Target::ToNobody as u32,
+            "Looks at running vCPUs with preempted siblings that found them busy";
+        nr_look_to_holder = LOOKED + Target::ToHolder as u32,
+            "Running waiters found and descheduled in favour of their holder";
+        nr_look_to_called = LOOKED + Target::ToCalled as u32,
+            "Running callers found and descheduled in favour of whom they called";
+        nr_missed = MISSED, "CPUs given to somebody whom another CPU took first";
+    }
+}
+
+/// What the scheduler did since it was loaded, or since the last report.
+#[stat_doc]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, Stats)]
+#[stat(top)]
+pub(crate) struct Metrics {
+    #[stat(desc = "VMs whose guest kernel can be read now")]
+    pub nr_vms_readable: u64,
+    #[stat(desc = "VMs known that cannot be read; their vCPUs are ordinary tasks")]
+    pub nr_vms_unreadable: u64,
+    #[stat(desc = "Running tasks preempted by a waking one")]
+    pub nr_wakeup_preempt: u64,
+    #[stat(desc = "Turns that ended with nobody further behind")]
+    pub nr_kept: u64,
+    #[stat(desc = "Yields without a target")]
+    pub nr_yield: u64,
+    #[stat(desc = "Decisions about all vCPUs")]
+    pub vcpus: Decisions,
+    #[stat(desc = "Decisions by VM, named by the process id of its VMM")]
+    pub vms: BTreeMap<String, Decisions>,
+}
+
+impl Metrics {
+    /// What `count` says of the host's counters.
+    pub(crate) fn read(count: impl Fn(u32) -> u64) -> Self {
+        Self {
+            nr_wakeup_preempt: count(WAKEUP_PREEMPT),
+            nr_kept: count(KEPT),
+            nr_yield: count(YIELD),
+            vcpus: Decisions::read(count),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn format<W: Write>(&self, w: &mut W) -> Result<()> {
+        writeln!(
+            w,
+            "[holdfast] {} of {} VMs readable, {} wakeup preemptions",
+            self.nr_vms_readable,
+            self.nr_vms_readable + self.nr_vms_unreadable,
+            self.nr_wakeup_preempt,
+        )?;
+        self.vcpus.format(w, "all")?;
+        for (vm, decisions) in &self.vms {
+            decisions.format(w, vm)?;
+        }
+        Ok(())
+    }
+
+    fn delta(&self, before: &Self) -> Self {
+        let none = Decisions::default();
+        let vms = self.vms.iter().map(|(vm, decisions)| {
+            (vm.clone(), decisions.delta(before.vms.get(vm).unwrap_or(&none)))
+        });
+        Self {
+            nr_vms_readable: self.nr_vms_readable,
+            nr_vms_unreadable: self.nr_vms_unreadable,
+            nr_wakeup_preempt: self.nr_wakeup_preempt.saturating_sub(before.nr_wakeup_preempt),
+            nr_kept: self.nr_kept.saturating_sub(before.nr_kept),
+            nr_yield: self.nr_yield.saturating_sub(before.nr_yield),
+            vcpus: self.vcpus.delta(&before.vcpus),
+            vms: vms.collect(),
+        }
+    }
+}
+
+impl Decisions {
+    fn format<W: Write>(&self, w: &mut W, whose: &str) -> Result<()> {
+        writeln!(
+            w,
+            "  {whose:>8} grace: {} steps {:.2} ms, released {} capped {} budget {} backed off {} waits {}",
+            self.nr_extended,
+            self.grace_ns as f64 / 1e6,
+            self.nr_released,
+            self.nr_capped,
+            self.nr_over_budget,
+            self.nr_backed_off,
+            self.nr_waits,
+        )?;
+        writeln!(w, "  {:>8} grace needed, us (log2): {:?}", "", self.grace_need_us_log2)?;
+        writeln!(
+            w,
+            "  {:>8} preempted: free {} holder {} irq {} head {} waiter {} unknown {}, protected {:.2} ms",
+            "",
+            self.nr_preempted_free,
+            self.nr_preempted_holder,
+            self.nr_preempted_irq,
+            self.nr_preempted_head,
+            self.nr_preempted_waiter,
+            self.nr_preempted_unknown,
+            self.protected_waiting_ns as f64 / 1e6,
+        )?;
+        writeln!(
+            w,
+            "  {:>8} resumed first {}, yields: holder {} called {} named {} refused {}, \
+             looks: holder {} called {} busy {}, missed {}",
+            "",
+            self.nr_resumed_first,
+            self.nr_yield_to_holder,
+            self.nr_yield_to_called,
+            self.nr_yield_to_named,
+            self.nr_yield_refused,
+            self.nr_look_to_holder,
+            self.nr_look_to_called,
+            self.nr_looked,
+            self.nr_missed,
+        )?;
+        Ok(())
+    }
+}
+
+pub(crate) fn server_data() -> StatsServerData<(), Metrics> {
+    let open: Box<dyn StatsOpener<(), Metrics>> = Box::new(move |(req_ch, res_ch)| {
+        req_ch.send(())?;
+        let mut prev = res_ch.recv()?;
+
+        let read: Box<dyn StatsReader<(), Metrics>> = Box::new(move |_args, (req_ch, res_ch)| {
+            req_ch.send(())?;
+            let cur = res_ch.recv()?;
+            let delta = cur.delta(&prev);
+            prev = cur;
+            delta.to_json()
+        });
+
+        Ok(read)
+    });
+
+    StatsServerData::new()
+        .add_meta(Metrics::meta())
+        .add_meta(Decisions::meta())
+        .add_ops("top", StatsOps { open, close: None })
+}
+
+pub(crate) fn monitor(interval: Duration, shutdown: Arc<AtomicBool>) -> Result<()> {
+    scx_utils::monitor_stats::<Metrics>(
+        &[],
+        interval,
+        || shutdown.load(Ordering::Relaxed),
+        |metrics| metrics.format(&mut std::io::stdout()),
+    )
+}
