@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * Counts what each vCPU was doing when the host took its CPU away, for how long it
+ * stayed away, and what its siblings did meanwhile. Works under every scheduler: it
+ * looks at the switch itself.
+ *
+ * The counters of a vCPU are written on the CPU that it runs on or leaves, one hook
+ * at a time; the clock, which may interrupt the others, has counters of its own.
+ */
+#include <holdfast/types.bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+#include <bpf/bpf_core_read.h>
+#include <holdfast/policy.h>
+#include <holdfast/vcpu.bpf.h>
+#include "observe.h"
+
+char _license[] SEC("license") = "GPL";
+
+/* Longer absences than this are counted apart: no grace would have avoided shorter ones. */
+const volatile u64 long_absence_ns = 1000000;
+
+/* Whether every absence and sample is reported, for a recording. */
+const volatile bool takes_notes = false;
+
+/* By thread. User space removes entries of threads that have ended. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, HF_MAX_VCPUS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, u32);
+	__type(value, struct hf_vcpu_stats);
+} stats SEC(".maps");
+
+/* A vCPU's counters at their beginning: too large for the stack. Never written. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct hf_vcpu_stats);
+} no_stats SEC(".maps");
+
+/* By struct kvm. User space removes entries of VMs that have ended, here and in `siblings`. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, HF_MAX_VMS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, u64);
+	__type(value, struct hf_vm_state);
+} vm_states SEC(".maps");
+
+/* Where each vCPU's words are, for its siblings. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, HF_MAX_VCPUS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct hf_vcpu_key);
+	__type(value, struct hf_vcpu);
+} siblings SEC(".maps");
+
+/* Resized to a page where no notes are taken. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 22);
+} notes SEC(".maps");
+
+/* Switches that could not be counted because a map was full, and notes that found no room. */
+u64 nr_lost;
+u64 nr_lost_notes;
+
+/* Never used: user space is generated the types of globals and map values alone. */
+struct hf_note note_type;
+
+static struct hf_vcpu_stats *stats_of(u32 tid)
+{
+	return bpf_map_lookup_elem(&stats, &tid);
+}
+
+/* Counters of a vCPU, begun if there are none yet. */
+static struct hf_vcpu_stats *begin_stats(struct task_struct *p, const struct hf_vcpu *v)
+{
+	u32 tid = p->pid, zero = 0;
+	struct hf_vcpu_stats *c = stats_of(tid), *none;
+
+	if (!c || c->kvm != v->kvm) {
+		none = bpf_map_lookup_elem(&no_stats, &zero);
+		if (!none)
+			return NULL;
+		bpf_map_update_elem(&stats, &tid, none, BPF_ANY);
+		c = stats_of(tid);
+		if (!c) {
+			__sync_fetch_and_add(&nr_lost, 1);
+			return NULL;
+		}
+		c->kvm = v->kvm;
+		c->vcpu_id = v->vcpu_id;
+		c->tid = tid;
+	}
+	return c;
+}
+
+static struct hf_vm_state *begin_vm_state(u64 kvm)
+{
+	struct hf_vm_state *s = bpf_map_lookup_elem(&vm_states, &kvm), none = {};
+
+	if (s)
+		return s;
+	bpf_map_update_elem(&vm_states, &kvm, &none, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&vm_states, &kvm);
+}
+
+static struct hf_note *begin_note(const struct hf_vcpu_stats *c, u32 kind, u64 now)
+{
+	struct hf_note *n;
+
+	if (!takes_notes)
+		return NULL;
+	n = bpf_ringbuf_reserve(&notes, sizeof(*n), 0);
+	if (!n) {
+		__sync_fetch_and_add(&nr_lost_notes, 1);
+		return NULL;
+	}
+	__builtin_memset(n, 0, sizeof(*n));
+	n->t_ns = now;
+	n->kvm = c->kvm;
+	n->tid = c->tid;
+	n->vcpu_id = c->vcpu_id;
+	n->kind = kind;
+	n->cpu = bpf_get_smp_processor_id();
+	return n;
+}
+
+/* floor(log2(ns)), up to the last slot. */
+static u32 slot_of(u64 ns)
+{
+	u32 slot = 0, shift;
+
+	for (shift = 32; shift; shift >>= 1) {
+		if (ns >> shift) {
+			ns >>= shift;
+			slot += shift;
+		}
+	}
+	return slot < HF_NR_SLOTS ? slot : HF_NR_SLOTS - 1;
+}
+
+static void switched_out(struct task_struct *p, const struct hf_vcpu *v, bool preempted, u64 now)
+{
+	enum hf_class class = hf_read_class(v);
+	struct hf_vcpu_stats *c;
+	struct hf_vm_state *s;
+
+	if (class >= HF_NR_CLASSES)
+		return;
+	c = begin_stats(p, v);
+	if (!c)
+		return;
+	c->out_class = class;
+	c->out_at = now;
+	if (preempted) {
+		c->absence = HF_PREEMPTED;
+		c->nr[class]++;
+		s = begin_vm_state(v->kvm);
+		if (s)
+			__sync_fetch_and_add(&s->nr_off[class], 1);
+	} else if (class == HF_WAITER || class == HF_HEAD) {
+		c->absence = HF_LOCK_HALT;
+		c->nr_lock_halts++;
+	} else {
+		c->absence = takes_notes ? HF_SLEEPS : HF_RUNS;
+	}
+}
+
+static void switched_in(struct task_struct *p, u64 now)
+{
+	struct hf_vcpu_stats *c = stats_of(p->pid);
+	u32 class, absence, slot;
+	struct hf_vm_state *s;
+	struct hf_note *n;
+	u64 away_ns;
+
+	if (!c || c->absence == HF_RUNS)
+		return;
+	away_ns = now - c->out_at;
+	absence = c->absence;
+	c->absence = HF_RUNS;
+	class = c->out_class;
+	if (class >= HF_NR_CLASSES)
+		return;
+
+	if (absence == HF_LOCK_HALT) {
+		c->lock_halt_ns += away_ns;
+	} else if (absence == HF_PREEMPTED) {
+		c->away_ns[class] += away_ns;
+		if (away_ns > long_absence_ns)
+			c->nr_long[class]++;
+		slot = slot_of(away_ns);
+		if (slot < HF_NR_SLOTS)
+			c->away_hist[class][slot]++;
+		s = bpf_map_lookup_elem(&vm_states, &c->kvm);
+		if (s)
+			__sync_fetch_and_add(&s->nr_off[class], -1ULL);
+		c->resumed = hf_is_protected(class);
+	}
+
+	n = begin_note(c, HF_NOTE_ABSENCE, now);
+	if (n) {
+		n->begin_ns = c->out_at;
+		n->what = absence;
+		n->class = class;
+		bpf_ringbuf_submit(n, 0);
+	}
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next,
+	     unsigned int prev_state)
+{
+	u64 now = bpf_ktime_get_ns();
+	struct hf_vcpu *v;
+
+	v = bpf_task_storage_get(&vcpus, prev, NULL, 0);
+	/* Preempted means still runnable: state 0, TASK_RUNNING. */
+	if (v)
+		switched_out(prev, v, preempt || !prev_state, now);
+	if (bpf_task_storage_get(&vcpus, next, NULL, 0))
+		switched_in(next, now);
+	return 0;
+}
+
+/* A function that is verified once, whoever calls it: loading takes a tenth of the time. */
+__noinline int sibling_class(const struct hf_vcpu *v)
+{
+	return v ? hf_read_class(v) : HF_UNKNOWN;
+}
+
+struct sibling_walk {
+	u64 kvm;
+	u64 waiting;
+	u32 self;
+	u64 nr;
+};
+
+static long look_at_sibling(u32 id, struct sibling_walk *w)
+{
+	struct hf_vcpu_key key = { .kvm = w->kvm, .vcpu_id = id };
+	struct hf_vcpu *v;
+	int class;
+
+	if (id == w->self)
+		return 0;
+	v = bpf_map_lookup_elem(&siblings, &key);
+	if (!v)
+		return 0;
+	class = sibling_class(v);
+	if (class == HF_WAITER || class == HF_HEAD) {
+		w->waiting |= 1ULL << (id & 63);
+		w->nr++;
+	}
+	return 0;
+}
+
+/*
+ * The first moment of a vCPU's own after an absence: its VM's memory can be read
+ * again, and its siblings' words lie in it.
+ */
+SEC("fentry/kvm_arch_vcpu_load")
+int BPF_PROG(loaded)
+{
+	struct task_struct *p = bpf_get_current_task_btf();
+	struct hf_vcpu_stats *c = stats_of(p->pid);
+	struct hf_vcpu_key key = {};
+	struct hf_vm_state *s;
+	struct hf_vcpu *v;
+	struct hf_note *n;
+	u64 nr;
+
+	if (!c)
+		return 0;
+	v = bpf_task_storage_get(&vcpus, p, NULL, 0);
+	if (!v || !v->epoch)
+		return 0;
+	if (c->epoch != v->epoch) {
+		key.kvm = v->kvm;
+		key.vcpu_id = v->vcpu_id;
+		if (!bpf_map_update_elem(&siblings, &key, v, BPF_ANY))
+			c->epoch = v->epoch;
+		s = begin_vm_state(v->kvm);
+		/* Racing vCPUs may leave the lower number, until one of them is loaded again. */
+		if (s && s->nr_vcpus <= v->vcpu_id)
+			s->nr_vcpus = v->vcpu_id + 1;
+	}
+	if (!c->resumed)
+		return 0;
+	c->resumed = 0;
+	s = bpf_map_lookup_elem(&vm_states, &c->kvm);
+	if (!s)
+		return 0;
+
+	struct sibling_walk w = { .kvm = v->kvm, .self = v->vcpu_id };
+
+	nr = s->nr_vcpus < HF_MAX_SIBLINGS ? s->nr_vcpus : HF_MAX_SIBLINGS;
+	bpf_loop(nr, look_at_sibling, &w, 0);
+	c->nr_resumed++;
+	c->nr_siblings_waiting += w.nr;
+	if (w.nr) {
+		n = begin_note(c, HF_NOTE_WAITING, bpf_ktime_get_ns());
+		if (n) {
+			n->begin_ns = c->out_at;
+			n->class = c->out_class;
+			n->siblings = w.waiting;
+			bpf_ringbuf_submit(n, 0);
+		}
+	}
+	return 0;
+}
+
+/* A clock on every CPU: what does the vCPU that runs here now do? */
+SEC("perf_event")
+int clock(void *ctx)
+{
+	struct task_struct *p = bpf_get_current_task_btf();
+	struct hf_vcpu *v = bpf_task_storage_get(&vcpus, p, NULL, 0);
+	struct hf_vcpu_stats *c;
+	struct hf_vm_state *s;
+	enum hf_class class;
+	struct hf_note *n;
+	u32 off = 0;
+
+	if (!v)
+		return 0;
+	c = stats_of(p->pid);
+	if (!c)
+		return 0;
+	class = hf_read_class(v);
+	if (class >= HF_NR_CLASSES)
+		return 0;
+	c->samples[class]++;
+
+	s = bpf_map_lookup_elem(&vm_states, &c->kvm);
+	if (s && (class == HF_WAITER || class == HF_HEAD)) {
+		off = (s->nr_off[HF_HOLDER] || s->nr_off[HF_IRQ]) | !!s->nr_off[HF_HEAD] << 1;
+		if (off & 1)
+			c->samples_holder_off++;
+		else if (off)
+			c->samples_head_off++;
+	}
+
+	n = begin_note(c, HF_NOTE_SAMPLE, bpf_ktime_get_ns());
+	if (n) {
+		n->what = off;
+		n->class = class;
+		bpf_ringbuf_submit(n, 0);
+	}
+	return 0;
+}
+
+/* Pause-loop exits, and where KVM was told otherwise, every PAUSE. */
+SEC("fentry/kvm_vcpu_on_spin")
+int BPF_PROG(on_spin)
+{
+	struct hf_vcpu_stats *c = stats_of((u32)bpf_get_current_pid_tgid());
+
+	if (c)
+		c->nr_pause_exits++;
+	return 0;
+}
+
+/* include/uapi/linux/kvm_para.h */
+#define KVM_HC_KICK_CPU	   5
+#define KVM_HC_SCHED_YIELD 11
+
+SEC("tp_btf/kvm_hypercall")
+int BPF_PROG(hypercall, unsigned long nr)
+{
+	struct hf_vcpu_stats *c;
+
+	if (nr != KVM_HC_KICK_CPU && nr != KVM_HC_SCHED_YIELD)
+		return 0;
+	c = stats_of((u32)bpf_get_current_pid_tgid());
+	if (c && nr == KVM_HC_KICK_CPU)
+		c->nr_kicks++;
+	else if (c)
+		c->nr_yield_hypercalls++;
+	return 0;
+}
+
+/* KVM is the only caller; kvm_vcpu_yield_to() itself may be inlined into its callers. */
+SEC("fexit/yield_to")
+int BPF_PROG(yielded, struct task_struct *to, bool preempt, int done)
+{
+	struct hf_vcpu_stats *c = stats_of((u32)bpf_get_current_pid_tgid());
+
+	if (c) {
+		c->nr_yields_tried++;
+		if (done > 0)
+			c->nr_yields_done++;
+	}
+	return 0;
+}

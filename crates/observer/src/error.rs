@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Why a host cannot be observed.
+
+use std::path::PathBuf;
+
+use holdfast_bpf::DiscoveryError;
+use thiserror::Error;
+
+/// What libraries of file formats return.
+pub(crate) type BoxedError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Errors of the observer.
+#[derive(Debug, Error)]
+pub enum ObserverError {
+    /// The kernel has no BTF.
+    #[error(
+        "this kernel has no BTF (no {}): it takes one built with CONFIG_DEBUG_INFO_BTF=y, as those of \
+         distributions are",
+        .0.display()
+    )]
+    NoBtf(PathBuf),
+    /// There is no KVM.
+    #[error(
+        "this host has no KVM: its module is not loaded; `modprobe kvm_intel` or `modprobe kvm_amd`, \
+         or run this on the host that runs the VMs"
+    )]
+    NoKvm,
+    /// The tracepoints of lock contention are missing.
+    #[error("this kernel has no tracepoint lock:contention_begin: it takes Linux 5.19 or later")]
+    NoContentionTracepoints,
+    /// The process may not load BPF programs.
+    #[error(
+        "not permitted to load BPF programs: {missing} is missing; run it as root, or give it \
+         CAP_BPF, CAP_PERFMON, CAP_SYS_RESOURCE and CAP_SYS_PTRACE"
+    )]
+    NotPermitted {
+        /// The first capability that is missing.
+        missing: &'static str,
+    },
+    /// No vCPU can be found.
+    #[error(transparent)]
+    Discovery(#[from] DiscoveryError),
+    /// The counting program could not be loaded, attached or read.
+    #[error("cannot {action} the program that watches vCPUs")]
+    Bpf {
+        /// What was tried.
+        action: &'static str,
+        /// What libbpf said.
+        source: libbpf_rs::Error,
+    },
+    /// A request could not be read or an answer not be written.
+    #[error("cannot {action}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file could not be read or written.
+    #[error("cannot {action} {}", path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// What the system or the format's library said.
+        source: BoxedError,
+    },
+    /// A file is not what it is taken for.
+    #[error("{} is no recording of `holdfast record`: {why}", path.display())]
+    NotARecording {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+impl ObserverError {
+    /// Is it this machine that cannot do it, so that nothing went wrong?
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self, Self::NoBtf(_) | Self::NoKvm | Self::NoContentionTracepoints)
+    }
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A sample in Prometheus' text format. The names of the metrics are here and nowhere else.
+//!
+//! Counters are sums over the vCPUs of a VM: a series per vCPU would be too many on a large host.
+
+use std::fmt::Write;
+
+use holdfast_policy::VcpuClass;
+
+use crate::histogram::{Histogram, NR_SLOTS};
+use crate::sample::{ByClass, Counters, Sample, VmSample};
+
+/// Bounds of the histogram's buckets, as slots: 2^13 ns (8 us) to 2^29 ns (0.5 s), each 4 times the last.
+const BUCKETS: std::ops::RangeInclusive<usize> = 13..=29;
+const BUCKET_STEP: usize = 2;
+
+type Value = fn(&Counters) -> f64;
+type Values = fn(&Counters) -> ByClass;
+
+/// Counters that are known of every VM.
+const OF_EVERY_VM: [(&str, &str, Value); 7] = [
+    ("holdfast_vcpu_run_seconds_total", "CPU time of vCPUs.", |c| c.run_ns as f64 / 1e9),
+    ("holdfast_vcpu_steal_seconds_total", "Time that vCPUs wanted to run and had no CPU.", |c| {
+        c.steal_ns as f64 / 1e9
+    }),
+    ("holdfast_vcpu_pause_exits_total", "Exits of vCPUs that spun.", |c| c.pause_exits as f64),
+    (
+        "holdfast_vcpu_kicks_total",
+        "Hypercalls that wake the next owner of a lock (KVM_HC_KICK_CPU).",
+        |c| c.kicks as f64,
+    ),
+    (
+        "holdfast_vcpu_yield_hypercalls_total",
+        "Hypercalls that yield to a sibling (KVM_HC_SCHED_YIELD).",
+        |c| c.yield_hypercalls as f64,
+    ),
+    (
+        "holdfast_vcpu_directed_yields_total",
+        "Directed yields that KVM asked the scheduler for.",
+        |c| c.yields_tried as f64,
+    ),
+    (
+        "holdfast_vcpu_directed_yields_granted_total",
+        "Directed yields that the scheduler granted.",
+        |c| c.yields_done as f64,
+    ),
+];
+
+/// Counters that are known only where the guest's kernel can be read.
+const OF_READABLE_VMS: [(&str, &str, Value); 6] = [
+    ("holdfast_vcpu_lock_halts_total", "Halts in the queue of a lock.", |c| c.lock_halts as f64),
+    ("holdfast_vcpu_lock_halt_seconds_total", "Time halted in the queue of a lock.", |c| {
+        c.lock_halt_ns as f64 / 1e9
+    }),
+    (
+        "holdfast_vcpu_blocking_absences_total",
+        "Ended preemptions of vCPUs that siblings may have waited for.",
+        |c| c.resumed as f64,
+    ),
+    (
+        "holdfast_vcpu_siblings_waiting_total",
+        "Siblings found queued for a lock at the end of such preemptions.",
+        |c| c.siblings_waiting as f64,
+    ),
+    (
+        "holdfast_vcpu_clock_samples_holder_preempted_total",
+        "Clock samples of vCPUs queued for a lock while a lock holder of the VM was preempted.",
+        |c| c.samples_holder_off as f64,
+    ),
+    (
+        "holdfast_vcpu_clock_samples_head_preempted_total",
+        "Clock samples of vCPUs queued for a lock while the next owner of one was preempted, and no \
+         holder.",
+        |c| c.samples_head_off as f64,
+    ),
+];
+
+const SAMPLES: (&str, &str, Values) =
+    ("holdfast_vcpu_clock_samples_total", "What the sampling clock found running vCPUs do.", |c| {
+        c.samples
+    });
+const PREEMPTED: (&str, &str) = (
+    "holdfast_vcpu_preempted_seconds",
+    "How long preempted vCPUs stayed off the CPU, by what they were doing.",
+);
+
+/// The page that Prometheus scrapes.
+pub(super) fn render(sample: &Sample) -> String {
+    let mut page = Page::default();
+    page.head("holdfast_build_info", "gauge", "Version of the exporter.");
+    page.line("holdfast_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
+    page.head("holdfast_lost_events_total", "counter", "Events missing in all other metrics.");
+    page.line("holdfast_lost_events_total", &[], sample.lost_events as f64);
+
+    page.head("holdfast_vm_info", "gauge", "VMs, and whether their guest kernels can be read.");
+    for vm in &sample.vms {
+        let readable = if vm.is_readable() { "true" } else { "false" };
+        let kernel = vm.kernel.as_deref().unwrap_or("");
+        let (label, pid) = (vm.label(), vm.pid.to_string());
+        let labels =
+            [("vm", &*label), ("pid", &*pid), ("guest_kernel", kernel), ("readable", readable)];
+        page.line("holdfast_vm_info", &labels, 1.0);
+    }
+    page.each("holdfast_vm_vcpus", "gauge", "vCPUs that have run.", &sample.vms, |vm, _| {
+        vm.vcpus.len() as f64
+    });
+    for (name, help, value) in OF_EVERY_VM {
+        page.each(name, "counter", help, &sample.vms, |_, total| value(total));
+    }
+    let readable: Vec<VmSample> =
+        sample.vms.iter().filter(|vm| vm.is_readable()).cloned().collect();
+    for (name, help, value) in OF_READABLE_VMS {
+        page.each(name, "counter", help, &readable, |_, total| value(total));
+    }
+
+    let (name, help, values) = SAMPLES;
+    page.head(name, "counter", help);
+    for vm in &sample.vms {
+        let values = values(&vm.total());
+        for class in classes(vm) {
+            page.of_vm(name, vm, &[("class", class.name())], values[class] as f64);
+        }
+    }
+    let (name, help) = PREEMPTED;
+    page.head(name, "histogram", help);
+    for vm in &sample.vms {
+        let total = vm.total();
+        for class in classes(vm) {
+            let (histogram, sum) = (&total.offcpu_hist[class], total.offcpu_ns[class]);
+            page.histogram(name, vm, class.name(), histogram, sum);
+        }
+    }
+    page.0
+}
+
+/// Classes that are known of a VM: a zero means that nothing happened, not that nothing was seen.
+fn classes(vm: &VmSample) -> impl Iterator<Item = VcpuClass> + use<> {
+    let readable = vm.is_readable();
+    VcpuClass::ALL.into_iter().filter(move |class| readable || *class == VcpuClass::Unknown)
+}
+
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    fn line(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        self.0.push_str(name);
+        for (i, (key, value)) in labels.iter().enumerate() {
+            let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            let _ = write!(self.0, "{}{key}=\"{value}\"", if i == 0 { '{' } else { ',' });
+        }
+        if !labels.is_empty() {
+            self.0.push('}');
+        }
+        let _ = writeln!(self.0, " {value}");
+    }
+
+    fn of_vm(&mut self, name: &str, vm: &VmSample, more: &[(&str, &str)], value: f64) {
+        let (label, pid) = (vm.label(), vm.pid.to_string());
+        let mut labels = vec![("vm", &*label), ("pid", &*pid)];
+        labels.extend(more);
+        self.line(name, &labels, value);
+    }
+
+    fn each(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        vms: &[VmSample],
+        value: impl Fn(&VmSample, &Counters) -> f64,
+    ) {
+        self.head(name, kind, help);
+        for vm in vms {
+            self.of_vm(name, vm, &[], value(vm, &vm.total()));
+        }
+    }
+
+    fn histogram(&mut self, name: &str, vm: &VmSample, class: &str, h: &Histogram, sum_ns: u64) {
+        let bucket = format!("{name}_bucket");
+        for slot in BUCKETS.step_by(BUCKET_STEP) {
+            let below: u64 = h.0[..slot.min(NR_SLOTS)].iter().sum();
+            let le = ((1u64 << slot) as f64 / 1e9).to_string();
+            self.of_vm(&bucket, vm, &[("class", class), ("le", &le)], below as f64);
+        }
+        let count = h.count() as f64;
+        self.of_vm(&bucket, vm, &[("class", class), ("le", "+Inf")], count);
+        self.of_vm(&format!("{name}_sum"), vm, &[("class", class)], sum_ns as f64 / 1e9);
+        self.of_vm(&format!("{name}_count"), vm, &[("class", class)], count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::tests::sample;
+
+    #[test]
+    fn a_vm_has_its_counters_by_class() {
+        let page = render(&sample(1, 7, 30));
+        for line in [
+            "holdfast_vcpu_preempted_seconds_count{vm=\"web\",pid=\"7\",class=\"holder\"} 30",
+            "holdfast_vcpu_preempted_seconds_bucket{vm=\"web\",pid=\"7\",class=\"holder\",le=\"0.000524288\"} 0",
+            "holdfast_vcpu_preempted_seconds_bucket{vm=\"web\",pid=\"7\",class=\"holder\",le=\"0.002097152\"} 30",
+            "holdfast_vcpu_pause_exits_total{vm=\"web\",pid=\"7\"} 30",
+            "holdfast_lost_events_total 0",
+        ] {
+            assert!(page.lines().any(|have| have == line), "{line}\n{page}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_absent() {
+        let mut sample = sample(1, 7, 30);
+        sample.vms[0].vcpus[0].readable = false;
+        let page = render(&sample);
+        assert!(!page.contains("class=\"holder\"") && page.contains("class=\"unknown\""), "{page}");
+        assert!(!page.contains("holdfast_vcpu_lock_halts_total{"), "{page}");
+    }
+
+    #[test]
+    fn labels_are_escaped() {
+        let mut sample = sample(1, 7, 1);
+        sample.vms[0].name = Some("a\"b\\".into());
+        assert!(render(&sample).contains("vm=\"a\\\"b\\\\\""));
+    }
+
+    /// What promtool says of it, where it is installed (Debian: prometheus).
+    #[test]
+    fn promtool_has_no_complaint() {
+        use std::process::{Command, Stdio};
+        let promtool = Command::new("promtool")
+            .args(["check", "metrics"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        let Ok(mut promtool) = promtool else {
+            eprintln!("SKIPPED: promtool is not installed (Debian package prometheus)");
+            return;
+        };
+        std::io::Write::write_all(
+            &mut promtool.stdin.take().unwrap(),
+            render(&sample(1, 7, 30)).as_bytes(),
+        )
+        .unwrap();
+        let output = promtool.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}

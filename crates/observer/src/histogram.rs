@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Histograms of times, in powers of two.
+
+use std::fmt::Write;
+
+use serde::{Serialize, Serializer};
+
+/// Number of slots; `HF_NR_SLOTS` of `observe.h`.
+pub const NR_SLOTS: usize = 32;
+
+/// Slot `i` counts times of [2^i, 2^(i+1)) ns, slot 0 those of 0 ns, too, the last one all that are
+/// longer. In JSON: an array of them without the zeros at its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Histogram(pub [u64; NR_SLOTS]);
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self([0; NR_SLOTS])
+    }
+}
+
+impl Serialize for Histogram {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(&self.0[..self.used()])
+    }
+}
+
+impl Histogram {
+    /// Slots up to the last that is not empty.
+    fn used(&self) -> usize {
+        self.0.iter().rposition(|count| *count != 0).map_or(0, |last| last + 1)
+    }
+
+    /// Number of times counted.
+    pub fn count(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// Counts a time.
+    pub fn add_ns(&mut self, ns: u64) {
+        self.0[(ns.max(1).ilog2() as usize).min(NR_SLOTS - 1)] += 1;
+    }
+
+    /// Slot by slot.
+    pub(crate) fn zip(&self, other: &Self, f: impl Fn(u64, u64) -> u64) -> Self {
+        Self(std::array::from_fn(|i| f(self.0[i], other.0[i])))
+    }
+
+    /// The time that a share of all is shorter than: as exact as the slots are, which is a factor of
+    /// two. None if there is none.
+    pub fn quantile_ns(&self, share: f64) -> Option<u64> {
+        let wanted = self.count() as f64 * share;
+        let mut below = 0;
+        for (i, &count) in self.0.iter().enumerate() {
+            if count > 0 && (below + count) as f64 >= wanted {
+                let into = (wanted - below as f64).max(0.0) / count as f64;
+                return Some(((1u64 << i) as f64 * (1.0 + into)) as u64);
+            }
+            below += count;
+        }
+        None
+    }
+
+    /// The histogram everyone knows from bcc, at most 78 columns wide.
+    pub fn render(&self, unit: &str) -> String {
+        const BAR: u64 = 40;
+        let mut text = format!("{unit:>20} {:<10} distribution\n", ": count");
+        let most = self.0.iter().copied().max().unwrap_or(0).max(1);
+        let first = self.0.iter().position(|count| *count != 0).unwrap_or(0);
+        for (i, &count) in self.0[..self.used()].iter().enumerate().skip(first) {
+            let from = if i == 0 { 0 } else { 1u64 << i };
+            let to = (1u64 << (i + 1)) - 1;
+            let bar = "*".repeat((count * BAR / most) as usize);
+            let range = format!("{} -> {}", short(from), short(to));
+            writeln!(text, "{range:>20} : {count:<8} |{bar:<40}|")
+                .expect("strings take everything");
+        }
+        text
+    }
+
+    /// Peaks, from short to long: the slot at the top of each group of times that is set apart from
+    /// others by a valley of less than half its height.
+    pub fn modes(&self) -> Vec<usize> {
+        let total = self.count();
+        // A peak of less than a hundredth of a percent, or of less than three, may be chance.
+        let least = (total / 10_000).max(3);
+        let mut peaks: Vec<usize> = Vec::new();
+        let mut valley = u64::MAX;
+        for i in 0..self.used() {
+            let count = self.0[i];
+            valley = valley.min(count);
+            match peaks.last_mut() {
+                _ if count < least => {}
+                None => {
+                    peaks.push(i);
+                    valley = count;
+                }
+                // Still the same mountain.
+                Some(peak) if valley * 2 >= self.0[*peak] || valley * 2 >= count => {
+                    if count > self.0[*peak] {
+                        *peak = i;
+                        valley = count;
+                    }
+                }
+                Some(_) => {
+                    peaks.push(i);
+                    valley = count;
+                }
+            }
+        }
+        peaks
+    }
+}
+
+/// A number in at most five characters.
+fn short(n: u64) -> String {
+    match n {
+        0..10_000 => n.to_string(),
+        10_000..10_000_000 => format!("{}K", n / 1000),
+        10_000_000..10_000_000_000 => format!("{}M", n / 1_000_000),
+        _ => format!("{}G", n / 1_000_000_000),
+    }
+}
+
+/// A time in at most six characters.
+pub fn time(ns: u64) -> String {
+    let of = |unit: f64, name: &str| {
+        let n = ns as f64 / unit;
+        if n < 9.95 { format!("{n:.1}{name}") } else { format!("{n:.0}{name}") }
+    };
+    match ns {
+        0..1000 => format!("{ns}ns"),
+        1000..999_500 => of(1e3, "us"),
+        999_500..999_500_000 => of(1e6, "ms"),
+        _ => of(1e9, "s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(counts: &[(usize, u64)]) -> Histogram {
+        let mut histogram = Histogram::default();
+        for (slot, count) in counts {
+            histogram.0[*slot] = *count;
+        }
+        histogram
+    }
+
+    #[test]
+    fn counts_times_in_their_slot() {
+        let mut histogram = Histogram::default();
+        for ns in [0, 1, 2, 3, 1024, u64::MAX] {
+            histogram.add_ns(ns);
+        }
+        assert_eq!(histogram, of(&[(0, 2), (1, 2), (10, 1), (NR_SLOTS - 1, 1)]));
+    }
+
+    #[test]
+    fn quantiles_are_within_the_slot() {
+        let histogram = of(&[(10, 50), (20, 50)]);
+        let median = histogram.quantile_ns(0.5).unwrap();
+        assert!((1 << 10..=1 << 11).contains(&median), "{median}");
+        let p99 = histogram.quantile_ns(0.99).unwrap();
+        assert!((1 << 20..=1 << 21).contains(&p99), "{p99}");
+        assert_eq!(Histogram::default().quantile_ns(0.5), None);
+    }
+
+    #[test]
+    fn a_second_mode_is_found_and_noise_is_not() {
+        let overcommitted =
+            of(&[(8, 900), (9, 2000), (10, 700), (11, 30), (21, 40), (22, 90), (23, 20)]);
+        assert_eq!(overcommitted.modes(), [9, 22]);
+        let alone = of(&[(8, 900), (9, 2000), (10, 700), (11, 30), (12, 1), (20, 1)]);
+        assert_eq!(alone.modes(), [9]);
+        assert!(Histogram::default().modes().is_empty());
+    }
+
+    #[test]
+    fn is_narrower_than_a_terminal_and_in_json_ends_with_its_last_count() {
+        let histogram = of(&[(0, 1), (31, u64::from(u32::MAX))]);
+        for line in histogram.render("nsecs").lines() {
+            assert!(line.len() < 80, "{line}");
+        }
+        assert_eq!(serde_json::to_string(&of(&[(2, 7)])).unwrap(), "[0,0,7]");
+    }
+
+    #[test]
+    fn times_are_short() {
+        for (ns, text) in [
+            (12, "12ns"),
+            (1500, "1.5us"),
+            (999_600, "1.0ms"),
+            (4_200_000, "4.2ms"),
+            (3_000_000_000, "3.0s"),
+        ] {
+            assert_eq!(time(ns), text);
+        }
+    }
+}

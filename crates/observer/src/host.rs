@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What the host's own interfaces tell, without BPF.
+
+use std::fs;
+use std::path::Path;
+
+use crate::error::ObserverError;
+
+const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
+
+/// Refuses with a clear sentence where loading a program would fail with an obscure one.
+pub(crate) fn check_bpf() -> Result<(), ObserverError> {
+    if !Path::new(VMLINUX_BTF).exists() {
+        return Err(ObserverError::NoBtf(VMLINUX_BTF.into()));
+    }
+    // include/uapi/linux/capability.h; CAP_SYS_ADMIN implies the others.
+    const CAP_SYS_ADMIN: u32 = 21;
+    const NEEDED: [(u32, &str); 2] = [(38, "CAP_PERFMON"), (39, "CAP_BPF")];
+    let effective = effective_capabilities().unwrap_or(u64::MAX);
+    let has = |cap: u32| effective >> cap & 1 != 0;
+    match NEEDED.into_iter().find(|(cap, _)| !has(CAP_SYS_ADMIN) && !has(*cap)) {
+        Some((_, missing)) => Err(ObserverError::NotPermitted { missing }),
+        None => Ok(()),
+    }
+}
+
+/// Likewise where there is no KVM to be observed.
+pub(crate) fn check_kvm() -> Result<(), ObserverError> {
+    // Built in or a module, it has a directory there as soon as it can run VMs.
+    match Path::new("/sys/module/kvm").exists() {
+        true => Ok(()),
+        false => Err(ObserverError::NoKvm),
+    }
+}
+
+fn effective_capabilities() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+/// CPU time of a thread and the time it waited for a CPU, in ns, as the scheduler accounts for them:
+/// what KVM itself reports to the guest as steal time.
+pub(crate) fn schedstat(pid: u32, tid: u32) -> Option<(u64, u64)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
+    let mut words = text.split_ascii_whitespace().map(str::parse);
+    match (words.next(), words.next()) {
+        (Some(Ok(run)), Some(Ok(wait))) => Some((run, wait)),
+        _ => None,
+    }
+}
+
+/// CPUs online, from a list as in `/sys/devices/system/cpu/online`.
+pub(crate) fn online_cpus() -> Vec<i32> {
+    let text = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    parse_cpu_list(text.trim())
+}
+
+fn parse_cpu_list(text: &str) -> Vec<i32> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse::<i32>().ok()?..=last.parse().ok()?)
+    };
+    text.split(',').filter_map(range).flatten().collect()
+}
+
+/// CLOCK_MONOTONIC, the clock of the BPF programs.
+pub(crate) fn monotonic_ns() -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// Time since 1970.
+pub(crate) fn realtime_ns() -> u64 {
+    clock_ns(libc::CLOCK_REALTIME)
+}
+
+fn clock_ns(clock: libc::clockid_t) -> u64 {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `ts` is valid for the call, and the clocks asked for always exist.
+    unsafe { libc::clock_gettime(clock, &mut ts) };
+    ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_lists_of_cpus() {
+        assert_eq!(parse_cpu_list("0-2,5"), [0, 1, 2, 5]);
+        assert_eq!(parse_cpu_list("0"), [0]);
+        assert!(parse_cpu_list("").is_empty());
+    }
+
+    #[test]
+    fn knows_its_own_cpu_time() {
+        let pid = std::process::id();
+        let (before, _) = schedstat(pid, pid).unwrap();
+        assert!(schedstat(pid, pid).unwrap().0 >= before);
+        assert_eq!(schedstat(pid, 0), None);
+    }
+}

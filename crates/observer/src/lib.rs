@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Sees what vCPUs are doing when the host takes their CPU away, under any scheduler.
+//!
+//! One model, [`Sample`], and many outputs made from it.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), holdfast_observer::ObserverError> {
+//! use holdfast_observer::{Observer, Options};
+//! let (mut discovery, mut program) = Default::default();
+//! let mut observer = Observer::attach(&mut discovery, &mut program, Options::COUNTERS)?;
+//! observer.poll(std::time::Duration::from_secs(1))?;
+//! println!("{:?}", observer.sample()?);
+//! # Ok(())
+//! # }
+//! ```
+
+mod clock;
+mod error;
+mod export;
+mod histogram;
+mod host;
+mod names;
+mod observer;
+mod recording;
+mod report;
+mod sample;
+mod serve;
+mod skel;
+mod spins;
+mod spins_skel;
+mod stop;
+mod top;
+mod vms;
+
+pub use error::ObserverError;
+pub use export::{collect, export};
+pub use histogram::{Histogram, NR_SLOTS, time};
+pub use observer::{Observer, Options, Storage};
+pub use recording::{Record, Recorded, Replay};
+pub use report::Report;
+pub use sample::{ByClass, Cost, Counters, HistogramByClass, Sample, VcpuSample, VmSample};
+pub use serve::serve_requests;
+pub use spins::Spins;
+pub use top::top;
+pub use vms::{VcpuInfo, VmInfo, VmList, list_vms};

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What the operator calls a VM: from its VMM's command line, else from its control group.
+
+use std::fs;
+
+/// Name of the VM whose VMM is this process, where it has one.
+pub(crate) fn vm_name(pid: u32) -> Option<String> {
+    let cmdline = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let args: Vec<_> = cmdline
+        .split(|byte| *byte == 0)
+        .map(|arg| String::from_utf8_lossy(arg).into_owned())
+        .collect();
+    from_cmdline(&args).or_else(|| {
+        from_cgroup(&fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default())
+    })
+}
+
+/// Name of the program (`/proc/PID/comm`).
+pub(crate) fn vmm(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm"))
+        .map_or_else(|_| "(ended)".into(), |comm| printable(comm.trim()))
+}
+
+fn from_cmdline(args: &[String]) -> Option<String> {
+    let value_of = |wanted: &[&str]| {
+        args.iter().enumerate().skip(1).find_map(|(i, arg)| {
+            wanted.iter().find_map(|option| match arg.strip_prefix(option)? {
+                "" => args.get(i + 1).cloned(),
+                rest => rest.strip_prefix('=').map(str::to_owned),
+            })
+        })
+    };
+    // QEMU, also as libvirt starts it: -name guest=NAME,debug-threads=on.
+    let qemu = value_of(&["-name"]).and_then(|value| {
+        let mut parts = value.split(',');
+        let first = parts.clone().next().filter(|part| !part.contains('='));
+        first.or_else(|| parts.find_map(|part| part.strip_prefix("guest="))).map(str::to_owned)
+    });
+    // Firecracker and its jailer: --id; crosvm: --name.
+    let named = qemu.or_else(|| value_of(&["--id", "--name"]));
+    // cloud-hypervisor has no name; its socket is how one speaks of it.
+    let found = named.or_else(|| {
+        let socket = value_of(&["--api-socket", "--api-sock"])?;
+        let socket = socket.strip_prefix("path=").unwrap_or(&socket);
+        let file = socket.split(',').next()?.rsplit('/').next()?;
+        Some(file.rsplit_once('.').map_or(file, |(stem, _)| stem).to_owned())
+    });
+    found.map(|name| printable(&name)).filter(|name| !name.is_empty())
+}
+
+/// systemd-machined, which libvirt registers its VMs with: machine-qemu\x2d1\x2dNAME.scope.
+fn from_cgroup(text: &str) -> Option<String> {
+    let scope = text
+        .lines()
+        .flat_map(|line| line.split('/'))
+        .find_map(|part| part.strip_prefix("machine-"))?;
+    let name = scope.split(".scope").next()?.replace("\\x2d", "-");
+    Some(printable(&name)).filter(|name| !name.is_empty())
+}
+
+/// Names come from other programs: nothing in them may steer a terminal.
+fn printable(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() { '?' } else { c }).take(64).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(cmdline: &str) -> Option<String> {
+        from_cmdline(&cmdline.split(' ').map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn knows_the_names_that_vmms_are_given() {
+        for (cmdline, name) in [
+            ("qemu-system-x86_64 -name web1 -m 512", Some("web1")),
+            ("/usr/bin/kvm -name guest=db,debug-threads=on -S", Some("db")),
+            ("qemu-system-x86_64 -name debug-threads=on,guest=x", Some("x")),
+            ("qemu-system-x86_64 -nodefaults", None),
+            ("firecracker --id fc-7 --api-sock /run/fc.sock", Some("fc-7")),
+            ("firecracker --api-sock /run/fc9.sock", Some("fc9")),
+            ("cloud-hypervisor --api-socket=path=/run/ch/vm3.sock --cpus boot=2", Some("vm3")),
+            ("cloud-hypervisor --api-socket /run/vm4-socket", Some("vm4-socket")),
+            ("crosvm run --name=arc", Some("arc")),
+            ("qemu -name", None),
+        ] {
+            assert_eq!(named(cmdline).as_deref(), name, "{cmdline}");
+        }
+    }
+
+    #[test]
+    fn falls_back_to_the_machine_scope() {
+        let text = "0::/machine.slice/machine-qemu\\x2d3\\x2dbuild.scope/libvirt/emulator\n";
+        assert_eq!(from_cgroup(text).as_deref(), Some("qemu-3-build"));
+        assert_eq!(from_cgroup("0::/user.slice/session-1.scope"), None);
+    }
+
+    #[test]
+    fn a_name_cannot_steer_a_terminal() {
+        assert_eq!(printable("a\u{1b}[2Jb"), "a?[2Jb");
+    }
+}

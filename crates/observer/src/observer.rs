@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Loads the counting program and reads its counters.
+
+use std::cell::RefCell;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::mem::MaybeUninit;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use holdfast_bpf::{Discovery, VmState};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
+
+use crate::clock::{self, Clock};
+use crate::error::ObserverError;
+use crate::histogram::Histogram;
+use crate::host::{check_bpf, check_kvm, monotonic_ns, schedstat};
+use crate::names::vm_name;
+use crate::recording::RecordedVm;
+use crate::sample::{ByClass, Counters, HistogramByClass, Sample, VcpuSample, VmSample};
+use crate::skel::types::{hf_note, hf_vcpu_key, hf_vcpu_stats};
+use crate::skel::{ObserveSkel, ObserveSkelBuilder};
+use crate::stop;
+use crate::vms::why_unreadable;
+
+/// Where libbpf's objects live while the observer does.
+#[derive(Debug)]
+pub struct Storage(MaybeUninit<OpenObject>);
+
+impl Default for Storage {
+    fn default() -> Self {
+        Self(MaybeUninit::uninit())
+    }
+}
+
+impl Storage {
+    pub(crate) fn object(&mut self) -> &mut MaybeUninit<OpenObject> {
+        &mut self.0
+    }
+}
+
+/// What is to be observed.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Ticks of the sampling clock per second and CPU; 0 for none, and then no cost is known.
+    pub frequency_hz: u32,
+    /// Count what KVM does about spinning: pause-loop exits, kicks, yields.
+    pub kvm_events: bool,
+    /// Take notes of every absence and sample, for a recording.
+    pub notes: bool,
+}
+
+impl Options {
+    /// Everything that is counted, and no notes.
+    pub const COUNTERS: Self = Self { frequency_hz: 199, kvm_events: true, notes: false };
+    /// Preemptions alone, for measurements beside which nothing else may run.
+    pub const PREEMPTIONS: Self = Self { frequency_hz: 0, kvm_events: false, notes: false };
+}
+
+/// Counts what happens to vCPUs, from when it is attached until it is dropped.
+pub struct Observer<'obj> {
+    _links: Vec<Link>,
+    _clocks: Vec<Clock>,
+    ring: Option<RingBuffer<'obj>>,
+    notes: Rc<RefCell<Vec<hf_note>>>,
+    skel: ObserveSkel<'obj>,
+    discovery: Discovery<'obj>,
+    names: HashMap<u32, Option<String>>,
+    /// CPU and waiting time that threads had before they were watched.
+    unwatched: HashMap<u32, (u64, u64)>,
+    attached_ns: u64,
+}
+
+impl<'obj> Observer<'obj> {
+    /// Loads and attaches the programs. Needs root, or CAP_BPF and CAP_PERFMON.
+    pub fn attach(
+        discovery: &'obj mut Storage,
+        program: &'obj mut Storage,
+        options: Options,
+    ) -> Result<Self, ObserverError> {
+        let bpf = |action| move |source| ObserverError::Bpf { action, source };
+        check_bpf()?;
+        check_kvm()?;
+        let discovery = Discovery::attach(discovery.object())?;
+        let mut open = ObserveSkelBuilder::default().open(program.object()).map_err(bpf("open"))?;
+        open.maps.vcpus.reuse_fd(discovery.vcpus()).map_err(bpf("share the vCPU map with"))?;
+        if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
+            rodata.takes_notes = options.notes;
+        }
+        if !options.notes {
+            open.maps.notes.set_max_entries(4096).map_err(bpf("size the maps of"))?;
+        }
+        let progs = &mut open.progs;
+        for program in [&mut progs.on_spin, &mut progs.hypercall, &mut progs.yielded] {
+            program.set_autoload(options.kvm_events);
+        }
+        progs.clock.set_autoload(options.frequency_hz > 0);
+        let skel = open.load().map_err(bpf("load"))?;
+
+        let mut links = Vec::new();
+        let progs = &skel.progs;
+        for program in [&progs.sched_switch, &progs.loaded] {
+            links.push(program.attach().map_err(bpf("attach"))?);
+        }
+        if options.kvm_events {
+            for program in [&progs.on_spin, &progs.hypercall, &progs.yielded] {
+                links.push(program.attach().map_err(bpf("attach"))?);
+            }
+        }
+        let clocks = match options.frequency_hz {
+            0 => Vec::new(),
+            hz => clock::start(&skel.progs.clock, hz)?,
+        };
+
+        let notes = Rc::new(RefCell::new(Vec::new()));
+        let ring = if options.notes {
+            let sink = Rc::clone(&notes);
+            let mut builder = RingBufferBuilder::new();
+            let take = move |bytes: &[u8]| {
+                sink.borrow_mut().extend(from_bytes::<hf_note>(bytes));
+                0
+            };
+            builder.add(&skel.maps.notes, take).map_err(bpf("open the ring of"))?;
+            Some(builder.build().map_err(bpf("open the ring of"))?)
+        } else {
+            None
+        };
+        Ok(Self {
+            _links: links,
+            _clocks: clocks,
+            ring,
+            notes,
+            skel,
+            discovery,
+            names: HashMap::new(),
+            unwatched: HashMap::new(),
+            attached_ns: monotonic_ns(),
+        })
+    }
+
+    /// Follows VMs for up to `timeout`; call it often.
+    pub fn poll(&mut self, timeout: Duration) -> Result<(), ObserverError> {
+        for kvm in self.discovery.poll(timeout)? {
+            let _ = self.skel.maps.vm_states.delete(&kvm.to_ne_bytes());
+            let map = &self.skel.maps.siblings;
+            let of_vm =
+                |key: &Vec<u8>| from_bytes::<hf_vcpu_key>(key).is_some_and(|key| key.kvm == kvm);
+            for key in map.keys().filter(of_vm).collect::<Vec<_>>() {
+                // Gone already is as good.
+                let _ = map.delete(&key);
+            }
+        }
+        for vm in self.discovery.vms().values() {
+            for vcpu in vm.vcpus.values() {
+                if let Entry::Vacant(unknown) = self.unwatched.entry(vcpu.tid) {
+                    unknown.insert(schedstat(vm.pid, vcpu.tid).unwrap_or_default());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows VMs until those that run are known and can be read, for two seconds at most, so
+    /// that what is counted from then on is whole.
+    pub(crate) fn settle(&mut self) -> Result<(), ObserverError> {
+        const LONGEST: Duration = Duration::from_secs(2);
+        /// A running vCPU is loaded many times a second.
+        const QUIET: Duration = Duration::from_millis(300);
+        let start = Instant::now();
+        let (mut known, mut quiet_since) = (0, start);
+        while start.elapsed() < LONGEST && !stop::is_asked() {
+            self.poll(Duration::from_millis(50))?;
+            let vcpus: usize = self.discovery.vms().values().map(|vm| vm.vcpus.len()).sum();
+            if vcpus != known {
+                (known, quiet_since) = (vcpus, Instant::now());
+            }
+            let all_readable = self.discovery.vms().values().all(|vm| vm.is_readable());
+            if known > 0 && all_readable && quiet_since.elapsed() > QUIET {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The VMs known, by the address of their `struct kvm`, as recordings describe them.
+    pub(crate) fn vms(&self) -> impl Iterator<Item = (u64, RecordedVm)> {
+        self.discovery.vms().iter().map(|(kvm, vm)| {
+            let (kernel, unreadable) = describe(&vm.state);
+            let name = vm_name(vm.pid);
+            (*kvm, RecordedVm { pid: vm.pid, name, kernel, unreadable, ended: false })
+        })
+    }
+
+    /// Notes taken since the last call.
+    pub(crate) fn take_notes(&mut self) -> Result<Vec<hf_note>, ObserverError> {
+        if let Some(ring) = &self.ring {
+            ring.consume()
+                .map_err(|source| ObserverError::Bpf { action: "read the notes of", source })?;
+        }
+        Ok(self.notes.take())
+    }
+
+    /// What was counted so far.
+    pub fn sample(&mut self) -> Result<Sample, ObserverError> {
+        let mut counted = self.counters()?;
+        let mut vms = Vec::new();
+        self.names.retain(|pid, _| self.discovery.vms().values().any(|vm| vm.pid == *pid));
+        for (kvm, vm) in self.discovery.vms() {
+            let vcpus = vm.vcpus.iter().map(|(number, vcpu)| {
+                let c = counted.remove(&vcpu.tid).filter(|c| c.kvm == *kvm);
+                let mut counters = c.as_ref().map(counters_of).unwrap_or_default();
+                if let Some((run, wait)) = schedstat(vm.pid, vcpu.tid) {
+                    let (run_0, wait_0) = *self.unwatched.entry(vcpu.tid).or_insert((run, wait));
+                    counters.run_ns = run.saturating_sub(run_0);
+                    counters.steal_ns = wait.saturating_sub(wait_0);
+                }
+                VcpuSample {
+                    vcpu: *number,
+                    tid: vcpu.tid,
+                    readable: vm.is_readable() && vcpu.record.is_some(),
+                    counters,
+                }
+            });
+            let vcpus = vcpus.collect();
+            let (kernel, unreadable) = describe(&vm.state);
+            let name = self.names.entry(vm.pid).or_insert_with(|| vm_name(vm.pid)).clone();
+            vms.push(VmSample { pid: vm.pid, name, kernel, unreadable, vcpus });
+        }
+        vms.sort_by_key(|vm| vm.pid);
+        let alive: HashSet<u32> = vms.iter().flat_map(|vm| &vm.vcpus).map(|v| v.tid).collect();
+        self.unwatched.retain(|tid, _| alive.contains(tid));
+        // What is left belongs to threads that have ended.
+        for tid in counted.keys() {
+            let _ = self.skel.maps.stats.delete(&tid.to_ne_bytes());
+        }
+
+        let t_ns = monotonic_ns();
+        Ok(Sample {
+            t_ns,
+            interval_ns: t_ns - self.attached_ns,
+            lost_events: self.lost_events(),
+            vms,
+        })
+    }
+
+    /// Switches and notes that were not counted, vCPUs that were not tracked.
+    pub fn lost_events(&self) -> u64 {
+        let bss = self.skel.maps.bss_data.as_deref();
+        bss.map_or(0, |bss| bss.nr_lost + bss.nr_lost_notes) + self.discovery.losses().1
+    }
+
+    fn counters(&self) -> Result<BTreeMap<u32, hf_vcpu_stats>, ObserverError> {
+        let map = &self.skel.maps.stats;
+        let read = |source| ObserverError::Bpf { action: "read the counters of", source };
+        let mut counted = BTreeMap::new();
+        for key in map.keys() {
+            let Some(value) = map.lookup(&key, MapFlags::ANY).map_err(read)? else { continue };
+            if let (Some(tid), Some(value)) = (from_bytes::<u32>(&key), from_bytes(&value)) {
+                counted.insert(tid, value);
+            }
+        }
+        Ok(counted)
+    }
+}
+
+/// Name of the guest's kernel, or why it is not known.
+fn describe(state: &VmState) -> (Option<String>, Option<String>) {
+    match state {
+        VmState::Readable(guest) => (Some(guest.kernel().to_string()), None),
+        VmState::Unreadable(why) => (None, Some(why_unreadable(why.as_ref()))),
+    }
+}
+
+fn counters_of(c: &hf_vcpu_stats) -> Counters {
+    Counters {
+        run_ns: 0,
+        steal_ns: 0,
+        preemptions: ByClass(c.nr),
+        offcpu_ns: ByClass(c.away_ns),
+        offcpu_over_cap: ByClass(c.nr_long),
+        offcpu_hist: HistogramByClass(c.away_hist.map(Histogram)),
+        resumed: c.nr_resumed,
+        siblings_waiting: c.nr_siblings_waiting,
+        lock_halts: c.nr_lock_halts,
+        lock_halt_ns: c.lock_halt_ns,
+        pause_exits: c.nr_pause_exits,
+        kicks: c.nr_kicks,
+        yield_hypercalls: c.nr_yield_hypercalls,
+        yields_tried: c.nr_yields_tried,
+        yields_done: c.nr_yields_done,
+        samples: ByClass(c.samples),
+        samples_holder_off: c.samples_holder_off,
+        samples_head_off: c.samples_head_off,
+    }
+}
+
+/// A type of `observe.h` out of the bytes that BPF wrote. `T` is one of the generated `#[repr(C)]`
+/// types, or an integer.
+pub(crate) fn from_bytes<T: Copy>(bytes: &[u8]) -> Option<T> {
+    // SAFETY: the length is checked, the read is unaligned, and the types consist of integers only.
+    (bytes.len() >= size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+}

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A recording as a page: a table of the VMs, histograms, and a time line of the worst second. One
+//! file that needs no other and no network.
+
+use std::fmt::Write as _;
+
+use holdfast_policy::VcpuClass;
+
+use super::{Event, Note, Recording};
+use crate::histogram::{Histogram, time};
+use crate::sample::VmSample;
+
+const STYLE: &str = include_str!("report.css");
+const SECOND_NS: i64 = 1_000_000_000;
+
+/// The page.
+pub(super) fn render(recording: &Recording) -> String {
+    let sample = recording.summary();
+    let about = &recording.about;
+    // What the kernel calls itself as long as nobody has given it a name.
+    let host = if about.host == "(none)" { "host without a name" } else { &about.host };
+    let mut page = String::new();
+    let _ = write!(
+        page,
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" \
+         content=\"width=device-width\"><title>Holdfast recording</title><style>{STYLE}</style>\
+         <h1>What preempted lock holders cost</h1><p class=\"about\">{} (Linux {}), {}, {}, \
+         {} events{}</p>",
+        escape(host),
+        escape(&about.kernel),
+        time(sample.interval_ns),
+        match about.vms.len() {
+            1 => "1 VM".to_owned(),
+            n => format!("{n} VMs"),
+        },
+        recording.notes.len(),
+        match about.lost_events {
+            0 => String::new(),
+            n => format!(", <b>{n} events lost</b>"),
+        }
+    );
+    page.push_str(&table(&sample.vms, sample.seconds(), recording));
+    match worst_second(&recording.notes) {
+        Some((vm, from)) => page.push_str(&time_line(recording, vm, from)),
+        None => page.push_str("<h2>Worst second</h2><p>No lock holder was preempted.</p>"),
+    }
+    for vm in sample.vms.iter().filter(|vm| vm.is_readable()) {
+        let total = vm.total();
+        for (class, what) in
+            [(VcpuClass::Holder, "lock holders (LHP)"), (VcpuClass::Head, "next owners (LWP)")]
+        {
+            let histogram = &total.offcpu_hist[class];
+            if histogram.count() > 0 {
+                let title = format!("{}: time off the CPU of preempted {what}", vm.label());
+                page.push_str(&bars(&title, histogram));
+            }
+        }
+    }
+    page.push_str("</html>\n");
+    page
+}
+
+fn table(vms: &[VmSample], seconds: f64, recording: &Recording) -> String {
+    let mut text = String::from(
+        "<h2>VMs</h2><div class=\"wide\"><table><tr><th>VM<th>guest kernel<th>vCPUs<th>CPU<th>preemptions/s\
+         <th>of holders/s<th>of next owners/s<th>holders' p99<th>blocked/s<th>waits for locks<th>while \
+         a holder is preempted</tr>",
+    );
+    for vm in vms {
+        let total = vm.total();
+        let rate = |n: u64| format!("{:.1}", n as f64 / seconds);
+        let share = |s: Option<f64>| s.map_or("-".into(), |s| format!("{:.1} %", s * 100.0));
+        let known = |text: String| if vm.is_readable() { text } else { "-".into() };
+        let guest = vm.kernel.as_deref().or(vm.unreadable.as_deref()).unwrap_or("");
+        let ended = recording.about.vms.iter().any(|r| r.pid == vm.pid && r.ended);
+        let _ = write!(
+            text,
+            "<tr><td>{}{}<td>{}<td>{}<td>{:.0} %<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
+            escape(&vm.label()),
+            if ended { " (ended)" } else { "" },
+            escape(guest),
+            vm.vcpus.len(),
+            total.run_ns as f64 / seconds / 1e7,
+            rate(total.preemptions.total()),
+            known(rate(total.preemptions[VcpuClass::Holder])),
+            known(rate(total.preemptions[VcpuClass::Head])),
+            total.offcpu_hist[VcpuClass::Holder].quantile_ns(0.99).map_or("-".into(), time),
+            known(time((total.blocking_ns() as f64 / seconds) as u64)),
+            share(total.cost().map(|cost| cost.waiting)),
+            share(total.cost().map(|cost| cost.holder_preempted + cost.head_preempted)),
+        );
+    }
+    text + "</table></div>"
+}
+
+/// The VM and the begin of the second in which its Holders, Irqs and Heads were off for longest.
+fn worst_second(notes: &[Note]) -> Option<(u32, i64)> {
+    let blocking = |note: &&Note| note.event == Event::Preempted && note.class.is_protected();
+    let mut seconds = std::collections::BTreeMap::<(u32, i64), i64>::new();
+    for note in notes.iter().filter(blocking) {
+        // One that lasts for several counts for each.
+        let mut at = note.begin_ns;
+        while at < note.end_ns {
+            let second = at.div_euclid(SECOND_NS);
+            let until = note.end_ns.min((second + 1) * SECOND_NS);
+            *seconds.entry((note.vm, second)).or_default() += until - at;
+            at = until;
+        }
+    }
+    let ((vm, second), _) = seconds.into_iter().max_by_key(|(_, ns)| *ns)?;
+    Some((vm, second * SECOND_NS))
+}
+
+fn time_line(recording: &Recording, vm: u32, from: i64) -> String {
+    const WIDTH: f64 = 960.0;
+    const LANE: usize = 26;
+    let to = from + SECOND_NS;
+    let notes: Vec<&Note> = recording
+        .notes
+        .iter()
+        .filter(|note| note.vm == vm && note.end_ns >= from && note.begin_ns < to)
+        .collect();
+    let mut vcpus: Vec<u32> = notes.iter().map(|note| note.vcpu).collect();
+    vcpus.sort_unstable();
+    vcpus.dedup();
+    let label =
+        recording.about.vms.iter().find(|v| v.pid == vm).map_or(String::new(), |v| v.label());
+    let height = vcpus.len() * LANE + 24;
+    let x = |ns: i64| (ns.clamp(from, to) - from) as f64 / SECOND_NS as f64 * WIDTH;
+    let mut svg = format!(
+        "<h2>Worst second of {}</h2><p>{:.3} s into the recording. Each mark under a lane \
+         is a moment at which it was found waiting for a lock; a red one, while a holder or next owner was \
+         preempted.</p><p class=\"legend\">{}</p><div class=\"wide\"><svg viewBox=\"0 0 1060 {height}\" \
+         role=\"img\" aria-label=\"time line\">",
+        escape(&label),
+        (from - recording.about.begin_ns) as f64 / 1e9,
+        legend(),
+    );
+    for (lane, vcpu) in vcpus.iter().enumerate() {
+        let y = lane * LANE;
+        let _ = write!(
+            svg,
+            "<text x=\"0\" y=\"{}\">vCPU {vcpu}</text><rect x=\"70\" y=\"{y}\" width=\"{WIDTH}\" \
+             height=\"16\" class=\"runs\"/>",
+            y + 13
+        );
+        for note in notes.iter().filter(|note| note.vcpu == *vcpu) {
+            let (x0, x1) = (x(note.begin_ns), x(note.end_ns));
+            if note.event.is_absence() {
+                let kind = kind(note);
+                let _ = write!(
+                    svg,
+                    "<rect x=\"{:.2}\" y=\"{y}\" width=\"{:.2}\" height=\"16\" class=\"{kind}\">\
+                     <title>{kind}, {}</title></rect>",
+                    70.0 + x0,
+                    (x1 - x0).max(0.3),
+                    time((note.end_ns - note.begin_ns) as u64)
+                );
+            } else if note.event == Event::Sample
+                && matches!(note.class, VcpuClass::Waiter | VcpuClass::Head)
+            {
+                let mark = if note.holder_off || note.head_off { "lost" } else { "waits" };
+                let _ = write!(
+                    svg,
+                    "<rect x=\"{:.2}\" y=\"{}\" width=\"1.5\" height=\"6\" class=\"{mark}\"/>",
+                    70.0 + x0,
+                    y + 17
+                );
+            }
+        }
+    }
+    for tenth in 0..=10 {
+        let x = 70.0 + WIDTH * f64::from(tenth) / 10.0;
+        let _ = write!(
+            svg,
+            "<text x=\"{x:.0}\" y=\"{}\" text-anchor=\"middle\">{} ms</text>",
+            height - 4,
+            tenth * 100
+        );
+    }
+    svg + "</svg></div>"
+}
+
+/// Class of style of an absence.
+fn kind(note: &Note) -> &'static str {
+    match (note.event, note.class) {
+        (Event::Preempted, class) => class.name(),
+        (Event::LockHalt, _) => "halted",
+        _ => "idle",
+    }
+}
+
+fn legend() -> String {
+    let entry = |(class, text): (&str, &str)| {
+        format!(
+            "<span><svg width=\"12\" height=\"12\"><rect width=\"12\" height=\"12\" class=\"{class}\"/></svg> \
+             {text}</span> "
+        )
+    };
+    [
+        ("runs", "runs"),
+        ("holder", "preempted holding a lock"),
+        ("irq", "preempted serving an interrupt"),
+        ("head", "preempted next in line"),
+        ("waiter", "preempted in a queue"),
+        ("free", "preempted, free"),
+        ("unknown", "preempted, unknown"),
+        ("halted", "halted in a queue"),
+        ("idle", "idle"),
+    ]
+    .map(entry)
+    .concat()
+}
+
+fn bars(title: &str, histogram: &Histogram) -> String {
+    const HEIGHT: f64 = 160.0;
+    let used = histogram.0.iter().enumerate().filter(|(_, n)| **n > 0).map(|(slot, _)| slot);
+    let (first, last) = (used.clone().min().unwrap_or(0), used.max().unwrap_or(0));
+    let most = histogram.0.iter().copied().max().unwrap_or(1).max(1) as f64;
+    let mut svg = format!(
+        "<h2>{}</h2><div class=\"wide\"><svg viewBox=\"0 0 1040 200\" role=\"img\" aria-label=\"histogram\">",
+        escape(title)
+    );
+    let width = 1000.0 / (last - first + 1) as f64;
+    let edge = |slot: usize| 20.0 + (slot - first) as f64 * width;
+    for slot in first..=last {
+        let n = histogram.0[slot];
+        let height = n as f64 / most * HEIGHT;
+        let x = edge(slot);
+        let middle = x + width / 2.0;
+        let _ = write!(
+            svg,
+            "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{height:.1}\" class=\"bar\"/>\
+             <text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{n}</text>",
+            16.0 + HEIGHT - height,
+            width - 2.0,
+            12.0 + HEIGHT - height,
+        );
+    }
+    for slot in first..=last + 1 {
+        let _ = write!(
+            svg,
+            "<text x=\"{:.1}\" y=\"196\" text-anchor=\"middle\">{}</text>",
+            edge(slot),
+            time(1 << slot)
+        );
+    }
+    svg + "</svg></div>"
+}
+
+/// Names come from guests and their operators: nothing in them may be markup.
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::recording;
+    use super::*;
+
+    #[test]
+    fn the_worst_second_is_that_of_the_longest_absences() {
+        let recording = recording();
+        let (vm, from) = worst_second(&recording.notes).unwrap();
+        assert_eq!((vm, from), (7, recording.about.begin_ns));
+        assert_eq!(worst_second(&[]), None);
+    }
+
+    #[test]
+    fn the_page_stands_alone_and_trusts_no_name() {
+        let page = render(&recording());
+        assert!(!page.contains("http"), "nothing is fetched");
+        assert!(page.contains("web &lt;1&gt;") && !page.contains("web <1>"));
+        assert!(page.contains("class=\"holder\"><title>holder, 4.0ms"), "{page}");
+        assert!(page.contains("class=\"lost\""));
+    }
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Recordings: every absence of every vCPU, in a Parquet file that DuckDB and Spark read, too.
+
+mod html;
+mod perfetto;
+mod read;
+mod record;
+mod replay;
+mod schema;
+mod summary;
+mod write;
+
+use holdfast_policy::VcpuClass;
+use serde::{Deserialize, Serialize};
+
+pub use record::{Record, Recorded};
+pub use replay::Replay;
+
+/// What happened to a vCPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// Its CPU was taken away; it ran again at the end.
+    Preempted,
+    /// It halted in the queue of a lock.
+    LockHalt,
+    /// It was idle, or waited for its VMM.
+    Sleep,
+    /// It came back from being preempted and found these siblings queued for a lock.
+    Waiting,
+    /// The sampling clock found it running.
+    Sample,
+}
+
+impl Event {
+    const ALL: [Self; 5] =
+        [Self::Preempted, Self::LockHalt, Self::Sleep, Self::Waiting, Self::Sample];
+
+    /// As it is written in recordings.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Preempted => "preempted",
+            Self::LockHalt => "lock_halt",
+            Self::Sleep => "sleep",
+            Self::Waiting => "waiting",
+            Self::Sample => "sample",
+        }
+    }
+
+    /// Is it a time that the vCPU spent off its CPU?
+    fn is_absence(self) -> bool {
+        matches!(self, Self::Preempted | Self::LockHalt | Self::Sleep)
+    }
+}
+
+/// A row of a recording.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Note {
+    /// Since 1970; equals the end for what has no length.
+    pub(crate) begin_ns: i64,
+    pub(crate) end_ns: i64,
+    pub(crate) event: Event,
+    /// Process of the VMM.
+    pub(crate) vm: u32,
+    pub(crate) tid: u32,
+    pub(crate) vcpu: u32,
+    /// What it was doing when it left its CPU, or when it was sampled.
+    pub(crate) class: VcpuClass,
+    /// CPU it came back to, or was sampled on.
+    pub(crate) cpu: u32,
+    /// With [`Event::Waiting`]: bit i is vCPU i.
+    pub(crate) siblings: u64,
+    /// With [`Event::Sample`] of one that is queued: a lock holder of the VM was preempted then.
+    pub(crate) holder_off: bool,
+    /// Likewise: a next owner was.
+    pub(crate) head_off: bool,
+}
+
+/// What a recording says of itself, as JSON in the key `holdfast.recording` of the file.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct About {
+    /// Schema tag.
+    pub(crate) schema: String,
+    pub(crate) begin_ns: i64,
+    pub(crate) end_ns: i64,
+    pub(crate) host: String,
+    pub(crate) kernel: String,
+    pub(crate) frequency_hz: u32,
+    /// Notes that found no room.
+    pub(crate) lost_events: u64,
+    pub(crate) vms: Vec<RecordedVm>,
+}
+
+/// A VM that was seen, with or without events.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RecordedVm {
+    pub(crate) pid: u32,
+    pub(crate) name: Option<String>,
+    pub(crate) kernel: Option<String>,
+    pub(crate) unreadable: Option<String>,
+    /// It ended while it was recorded.
+    pub(crate) ended: bool,
+}
+
+impl RecordedVm {
+    pub(crate) fn label(&self) -> String {
+        self.name.clone().unwrap_or_else(|| format!("pid {}", self.pid))
+    }
+}
+
+/// A recording in memory.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Recording {
+    pub(crate) about: About,
+    pub(crate) notes: Vec<Note>,
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A second in which vCPU 0 is preempted as holder for 4 ms, and vCPU 1 spins meanwhile.
+    pub(crate) fn recording() -> Recording {
+        const T: i64 = 1_700_000_000_000_000_000;
+        const MS: i64 = 1_000_000;
+        let note = |from_ms: i64, to_ms: i64, event, vcpu, class| Note {
+            begin_ns: T + from_ms * MS,
+            end_ns: T + to_ms * MS,
+            event,
+            vm: 7,
+            tid: 8 + vcpu,
+            vcpu,
+            class,
+            cpu: vcpu,
+            siblings: 0,
+            holder_off: false,
+            head_off: false,
+        };
+        use Event::*;
+        use VcpuClass::*;
+        let mut notes = vec![
+            note(0, 1, Preempted, 0, Free),
+            note(1, 2, Sleep, 1, Free),
+            note(9, 9, Sample, 0, Holder),
+            note(12, 12, Sample, 1, Waiter),
+            note(10, 14, Preempted, 0, Holder),
+            note(14, 14, Waiting, 0, Holder),
+            note(20, 21, LockHalt, 1, Waiter),
+            note(999, 1000, Preempted, 1, Head),
+        ];
+        notes[3].holder_off = true;
+        notes[5].siblings = 0b10;
+        let vm = RecordedVm {
+            pid: 7,
+            name: Some("web <1>".into()),
+            kernel: Some("6.1.0".into()),
+            ..RecordedVm::default()
+        };
+        let about = About {
+            schema: schema::SCHEMA.into(),
+            begin_ns: T,
+            end_ns: T + 1000 * MS,
+            host: "here".into(),
+            kernel: "7.2".into(),
+            frequency_hz: 99,
+            lost_events: 0,
+            vms: vec![vm],
+        };
+        Recording { about, notes }
+    }
+}

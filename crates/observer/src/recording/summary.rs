@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! From a recording back to the sample model, so that a replay looks as the report did.
+
+use std::collections::BTreeMap;
+
+use super::{Event, Note, Recording};
+use crate::sample::{Counters, Sample, VcpuSample, VmSample};
+
+/// As `long_absence_ns` of `observe.bpf.c`.
+const LONG_NS: i64 = 1_000_000;
+
+impl Recording {
+    /// What its events come to.
+    pub(crate) fn summary(&self) -> Sample {
+        let mut counted: BTreeMap<(u32, u32), (u32, Counters)> = BTreeMap::new();
+        let mut off: BTreeMap<(u32, u32), Vec<(i64, i64)>> = BTreeMap::new();
+        for note in &self.notes {
+            let key = (note.vm, note.vcpu);
+            let (tid, counters) = counted.entry(key).or_default();
+            *tid = note.tid;
+            count(counters, note);
+            if note.event.is_absence() {
+                off.entry(key).or_default().push((note.begin_ns, note.end_ns));
+            }
+        }
+        let vms = self.about.vms.iter().map(|vm| {
+            let vcpus = counted.range((vm.pid, 0)..=(vm.pid, u32::MAX)).map(|(key, (tid, c))| {
+                let mut counters = *c;
+                // It ran where it was not off, between the first and the last that is known of it.
+                counters.run_ns = off.get(key).map_or(0, |spans| running_ns(spans));
+                VcpuSample { vcpu: key.1, tid: *tid, readable: vm.kernel.is_some(), counters }
+            });
+            VmSample {
+                pid: vm.pid,
+                name: vm.name.clone(),
+                kernel: vm.kernel.clone(),
+                unreadable: vm.unreadable.clone(),
+                vcpus: vcpus.collect(),
+            }
+        });
+        let mut sample = Sample {
+            t_ns: self.about.end_ns as u64,
+            interval_ns: (self.about.end_ns - self.about.begin_ns).max(0) as u64,
+            lost_events: self.about.lost_events,
+            vms: vms.collect(),
+        };
+        sample.sort_by_blocking();
+        sample
+    }
+}
+
+fn running_ns(spans: &[(i64, i64)]) -> u64 {
+    let first = spans.iter().map(|span| span.0).min().unwrap_or(0);
+    let last = spans.iter().map(|span| span.1).max().unwrap_or(0);
+    let off: i64 = spans.iter().map(|(begin, end)| end - begin).sum();
+    (last - first - off).max(0) as u64
+}
+
+fn count(c: &mut Counters, note: &Note) {
+    let ns = (note.end_ns - note.begin_ns).max(0);
+    let class = note.class as usize;
+    match note.event {
+        Event::Preempted => {
+            c.preemptions.0[class] += 1;
+            c.offcpu_ns.0[class] += ns as u64;
+            c.offcpu_over_cap.0[class] += u64::from(ns > LONG_NS);
+            c.offcpu_hist.0[class].add_ns(ns as u64);
+            // Wakeups that had to wait for a CPU are not recorded: this is a lower bound.
+            c.steal_ns += ns as u64;
+        }
+        Event::LockHalt => {
+            c.lock_halts += 1;
+            c.lock_halt_ns += ns as u64;
+        }
+        Event::Waiting => {
+            c.resumed += 1;
+            c.siblings_waiting += u64::from(note.siblings.count_ones());
+        }
+        Event::Sample => {
+            c.samples.0[class] += 1;
+            c.samples_holder_off += u64::from(note.holder_off);
+            c.samples_head_off += u64::from(note.head_off && !note.holder_off);
+        }
+        Event::Sleep => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_policy::VcpuClass;
+
+    use super::super::tests::recording;
+
+    #[test]
+    fn events_come_to_what_the_live_counters_would_say() {
+        let sample = recording().summary();
+        assert_eq!(sample.interval_ns, 1_000_000_000);
+        let vm = &sample.vms[0];
+        assert_eq!((vm.label().as_str(), vm.vcpus.len()), ("web <1>", 2));
+        let total = vm.total();
+        assert_eq!(total.preemptions[VcpuClass::Holder], 1);
+        assert_eq!(total.offcpu_ns[VcpuClass::Holder], 4_000_000);
+        assert_eq!(total.offcpu_over_cap[VcpuClass::Holder], 1);
+        assert_eq!((total.lock_halts, total.siblings_waiting), (1, 1));
+        let cost = total.cost().unwrap();
+        assert_eq!((cost.waiting, cost.holder_preempted), (0.5, 0.5));
+        // vCPU 0: from 0 to 14 ms, off for 1 and 4 of them.
+        assert_eq!(vm.vcpus[0].counters.run_ns, 9_000_000);
+    }
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `holdfast report`: a table every so often, or the same as JSON Lines.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use holdfast_policy::VcpuClass;
+
+use crate::error::ObserverError;
+use crate::histogram::{Histogram, time};
+use crate::observer::{Observer, Options, Storage};
+use crate::sample::{Counters, Sample, VmSample};
+use crate::serve::Tagged;
+use crate::stop;
+
+/// Schema tag of a line of the report in JSON.
+const SCHEMA: &str = "holdfast.report/1";
+
+/// Longest wait for news of vCPUs, so that Ctrl-C is noticed.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+
+/// What is to be reported.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// Time between two of them.
+    pub interval: Duration,
+    /// How many; until it is interrupted if None.
+    pub count: Option<u64>,
+    /// JSON Lines instead of a table.
+    pub json: bool,
+    /// A line for each vCPU, too.
+    pub vcpus: bool,
+    /// A histogram of the absences of lock holders after each table.
+    pub histogram: bool,
+    /// Ticks of the sampling clock per second and CPU.
+    pub frequency_hz: u32,
+}
+
+impl Report {
+    /// Reports until the count is reached or somebody interrupts.
+    pub fn run(&self) -> Result<(), ObserverError> {
+        let (mut discovery, mut program) = (Storage::default(), Storage::default());
+        let options = Options { frequency_hz: self.frequency_hz, ..Options::COUNTERS };
+        let mut observer = Observer::attach(&mut discovery, &mut program, options)?;
+        stop::on_signals()?;
+        let mut out = io::stdout().lock();
+        let written = |source| ObserverError::Io { action: "write the report", source };
+        if !self.json {
+            writeln!(
+                out,
+                "Watching vCPUs lose their CPUs, every {:?}. Ctrl-C ends it.",
+                self.interval
+            )
+            .and_then(|()| out.flush())
+            .map_err(written)?;
+        }
+        observer.settle()?;
+        let mut before = observer.sample()?;
+        let mut due = Instant::now() + self.interval;
+        let mut left = self.count.unwrap_or(u64::MAX);
+        while left > 0 {
+            let wait = due.saturating_duration_since(Instant::now()).min(POLL_INTERVAL);
+            if wait > Duration::ZERO && !stop::is_asked() {
+                observer.poll(wait)?;
+                continue;
+            }
+            observer.poll(Duration::ZERO)?;
+            let now = observer.sample()?;
+            let mut sample = now.since(&before);
+            sample.sort_by_blocking();
+            let text = if self.json {
+                let line = Tagged { schema: SCHEMA, sample: &sample };
+                serde_json::to_string(&line).map(|line| line + "\n").map_err(io::Error::from)
+            } else {
+                Ok(self.table(&sample))
+            };
+            let text = text.map_err(written)?;
+            match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+                // Whoever read it has seen enough.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+                other => other.map_err(written)?,
+            }
+            if stop::is_asked() {
+                break;
+            }
+            before = now;
+            due += self.interval;
+            left -= 1;
+        }
+        Ok(())
+    }
+
+    /// One table, at most 79 columns wide.
+    pub fn table(&self, sample: &Sample) -> String {
+        let mut text = String::new();
+        let say = "strings take everything";
+        if sample.vms.is_empty() {
+            text.push_str("\nNo vCPU ran: there is no VM, or all of them are idle.\n");
+        } else {
+            writeln!(
+                text,
+                "\n{:<15} {:>5} {:>6} | {:>6} {:>6} {:>5} {:>6} | {:>5} {:>5} | {:>5}",
+                "", "", "", "preemp", "tions", "per", "second", "lock", "wait", ""
+            )
+            .expect(say);
+            writeln!(
+                text,
+                "{:<15} {:>5} {:>6} | {:>6} {:>6} {:>5} {:>6} | {:>5} {:>5} | {:>5}",
+                "VM", "CPU%", "STEAL%", "ALL", "HOLDER", "HEAD", "p99", "ANY%", "LHP%", "PLE/s"
+            )
+            .expect(say);
+        }
+        for vm in &sample.vms {
+            text.push_str(&row(&vm.label(), &vm.total(), vm.is_readable(), sample.seconds()));
+            for vcpu in vm.vcpus.iter().filter(|_| self.vcpus) {
+                let label = format!("  vCPU {}", vcpu.vcpu);
+                text.push_str(&row(&label, &vcpu.counters, vcpu.readable, sample.seconds()));
+            }
+            if let (false, Some(why)) = (vm.is_readable(), &vm.unreadable) {
+                writeln!(text, "  not readable: {why}").expect(say);
+            }
+        }
+        if self.histogram {
+            text.push_str(&histograms(&sample.vms));
+        }
+        if sample.lost_events > 0 {
+            writeln!(text, "LOST: {} events are missing above.", sample.lost_events).expect(say);
+        }
+        text
+    }
+}
+
+fn row(label: &str, c: &Counters, readable: bool, seconds: f64) -> String {
+    let rate = |count: u64| {
+        let rate = count as f64 / seconds;
+        if rate < 99.95 { format!("{rate:.1}") } else { format!("{rate:.0}") }
+    };
+    // What cannot be known is not zero.
+    let known = |text: String| if readable { text } else { "-".into() };
+    let percent = |ns: u64| format!("{:.0}", ns as f64 / seconds / 1e7);
+    let share = |share: Option<f64>| share.map_or("-".into(), |s| format!("{:.1}", s * 100.0));
+    let holders = c.offcpu_hist[VcpuClass::Holder];
+    format!(
+        "{:<15} {:>5} {:>6} | {:>6} {:>6} {:>5} {:>6} | {:>5} {:>5} | {:>5}\n",
+        shorten(label),
+        percent(c.run_ns),
+        percent(c.steal_ns),
+        rate(c.preemptions.total()),
+        known(rate(c.preemptions[VcpuClass::Holder])),
+        known(rate(c.preemptions[VcpuClass::Head])),
+        holders.quantile_ns(0.99).map_or("-".into(), time),
+        share(c.cost().map(|cost| cost.waiting)),
+        share(c.cost().map(|cost| cost.holder_preempted + cost.head_preempted)),
+        rate(c.pause_exits),
+    )
+}
+
+/// A name in at most 15 characters.
+fn shorten(name: &str) -> String {
+    match name.chars().count() {
+        0..=15 => name.to_owned(),
+        _ => name.chars().take(14).chain(['+']).collect(),
+    }
+}
+
+fn histograms(vms: &[VmSample]) -> String {
+    let mut text = String::new();
+    for vm in vms.iter().filter(|vm| vm.is_readable()) {
+        let total = vm.total();
+        let parts: [(&Histogram, &str); 2] = [
+            (&total.offcpu_hist[VcpuClass::Holder], "lock holders (LHP)"),
+            (&total.offcpu_hist[VcpuClass::Head], "next owners (LWP)"),
+        ];
+        for (histogram, what) in parts.into_iter().filter(|(histogram, _)| histogram.count() > 0) {
+            let _ =
+                writeln!(text, "\n{}: time off the CPU of preempted {what}", shorten(&vm.label()));
+            text.push_str(&histogram.render("nsecs"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::tests::sample;
+
+    const REPORT: Report = Report {
+        interval: Duration::from_secs(1),
+        count: None,
+        json: false,
+        vcpus: true,
+        histogram: true,
+        frequency_hz: 99,
+    };
+
+    #[test]
+    fn every_line_fits_a_terminal() {
+        let mut sample = sample(2_000_000_000, 7, 100_000);
+        sample.vms[0].name = Some("a-name-that-is-longer-than-its-column".into());
+        sample.lost_events = 3;
+        let text = REPORT.table(&sample);
+        assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
+        assert!(text.contains("a-name-that-is+") && text.contains("vCPU 0"), "{text}");
+        assert!(text.contains("50000") && text.contains("25.0") && text.contains("12.5"), "{text}");
+        assert!(text.contains("LOST: 3 events"), "{text}");
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_zero() {
+        let mut sample = sample(2_000_000_000, 7, 0);
+        sample.vms[0].vcpus[0].readable = false;
+        sample.vms[0].unreadable = Some("its memory is encrypted".into());
+        let text = REPORT.table(&sample);
+        let row = text.lines().find(|line| line.starts_with("web")).unwrap();
+        assert!(row.matches(" - ").count() >= 5, "{row}");
+        assert!(text.contains("not readable: its memory is encrypted"), "{text}");
+        sample.vms.clear();
+        assert!(REPORT.table(&sample).contains("No vCPU ran"));
+    }
+}

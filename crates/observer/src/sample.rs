@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The sample model: what was counted up to a moment. Every output is made from it.
+
+use std::collections::HashMap;
+
+use holdfast_policy::{NR_CLASSES, VcpuClass};
+use serde::Serialize;
+
+use crate::histogram::Histogram;
+
+/// What was counted from when the observer was attached, or since an earlier sample.
+#[derive(Debug, Clone, Serialize)]
+pub struct Sample {
+    /// When it was taken, CLOCK_MONOTONIC, ns.
+    pub t_ns: u64,
+    /// Time it covers, ns.
+    pub interval_ns: u64,
+    /// Switches and notes that were not counted, vCPUs that were not tracked.
+    pub lost_events: u64,
+    /// The VMs alive.
+    pub vms: Vec<VmSample>,
+}
+
+/// One VM.
+#[derive(Debug, Clone, Serialize)]
+pub struct VmSample {
+    /// Process of its VMM.
+    pub pid: u32,
+    /// Name that its VMM or libvirt gives it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Its guest kernel, where it can be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    /// Why it cannot be read, where it cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
+    /// Its vCPUs.
+    pub vcpus: Vec<VcpuSample>,
+}
+
+/// One vCPU.
+#[derive(Debug, Clone, Serialize)]
+pub struct VcpuSample {
+    /// Its number in the VM.
+    pub vcpu: u32,
+    /// The thread that runs it.
+    pub tid: u32,
+    /// Are its classes known?
+    pub readable: bool,
+    /// What was counted.
+    #[serde(flatten)]
+    pub counters: Counters,
+}
+
+/// What is counted of a vCPU, or of several taken together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Counters {
+    /// CPU time, ns.
+    pub run_ns: u64,
+    /// Time it wanted to run and had no CPU, ns: what KVM reports to the guest as steal time.
+    pub steal_ns: u64,
+    /// Involuntary switches.
+    pub preemptions: ByClass,
+    /// Time it stayed off the CPU after them, in ns.
+    pub offcpu_ns: ByClass,
+    /// Those of them after which it stayed off for longer than 1 ms, the default cap of a grace.
+    pub offcpu_over_cap: ByClass,
+    /// How long each of them lasted.
+    pub offcpu_hist: HistogramByClass,
+    /// Absences of Holders, Irqs and Heads after which the siblings were looked at.
+    pub resumed: u64,
+    /// Siblings found queued for a lock then, in sum.
+    pub siblings_waiting: u64,
+    /// Halts while queued for a lock: PV spinlocks.
+    pub lock_halts: u64,
+    /// Time of these halts, ns.
+    pub lock_halt_ns: u64,
+    /// Exits because the vCPU spun (`kvm_vcpu_on_spin`).
+    pub pause_exits: u64,
+    /// Hypercalls by which it woke the next owner of a lock (KVM_HC_KICK_CPU).
+    pub kicks: u64,
+    /// Hypercalls by which it yielded to a sibling (KVM_HC_SCHED_YIELD).
+    pub yield_hypercalls: u64,
+    /// Directed yields that KVM asked the scheduler for.
+    pub yields_tried: u64,
+    /// Those that the scheduler granted.
+    pub yields_done: u64,
+    /// What the sampling clock found it doing while it ran.
+    pub samples: ByClass,
+    /// Samples that found it queued for a lock while a lock holder of its VM was preempted.
+    pub samples_holder_off: u64,
+    /// Samples that found it queued while the next in line of some lock was, and no holder.
+    pub samples_head_off: u64,
+}
+
+impl Counters {
+    fn zip(&self, other: &Self, f: impl Fn(u64, u64) -> u64 + Copy) -> Self {
+        macro_rules! each {
+            ($($number:ident),*; $($by_class:ident),*) => {
+                Self {
+                    offcpu_hist: self.offcpu_hist.zip(&other.offcpu_hist, f),
+                    $($number: f(self.$number, other.$number),)*
+                    $($by_class: self.$by_class.zip(&other.$by_class, f),)*
+                }
+            };
+        }
+        each!(
+            run_ns, steal_ns, resumed, siblings_waiting, lock_halts, lock_halt_ns, pause_exits, kicks,
+            yield_hypercalls, yields_tried, yields_done, samples_holder_off, samples_head_off;
+            preemptions, offcpu_ns, offcpu_over_cap, samples
+        )
+    }
+
+    /// Both together.
+    pub fn plus(&self, other: &Self) -> Self {
+        self.zip(other, u64::saturating_add)
+    }
+
+    /// What came since `earlier`.
+    pub fn since(&self, earlier: &Self) -> Self {
+        self.zip(earlier, u64::saturating_sub)
+    }
+
+    /// Time that vCPUs were kept off the CPU while siblings depended on them, ns: as Holder, Irq or
+    /// Head. What VMs are sorted by.
+    pub fn blocking_ns(&self) -> u64 {
+        self.offcpu_ns.protected()
+    }
+
+    /// What waiting for locks cost. None if the clock never found it running with its class known.
+    pub fn cost(&self) -> Option<Cost> {
+        let known = self.samples.0.iter().sum::<u64>() - self.samples[VcpuClass::Unknown];
+        let share = |samples: u64| samples as f64 / known as f64;
+        (known > 0).then(|| Cost {
+            waiting: share(self.samples[VcpuClass::Waiter] + self.samples[VcpuClass::Head]),
+            holder_preempted: share(self.samples_holder_off),
+            head_preempted: share(self.samples_head_off),
+            samples: known,
+        })
+    }
+}
+
+/// Shares of the CPU time that a VM used, from 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Cost {
+    /// Spent waiting for any lock.
+    pub waiting: f64,
+    /// Spent waiting while a lock holder of the VM was preempted.
+    pub holder_preempted: f64,
+    /// Spent waiting while the next in line of some lock was preempted, and no holder.
+    pub head_preempted: f64,
+    /// Samples that these are made of.
+    pub samples: u64,
+}
+
+impl VmSample {
+    /// All vCPUs together.
+    pub fn total(&self) -> Counters {
+        self.vcpus.iter().fold(Counters::default(), |sum, vcpu| sum.plus(&vcpu.counters))
+    }
+
+    /// Its name, or its VMM's process.
+    pub fn label(&self) -> String {
+        self.name.clone().unwrap_or_else(|| format!("pid {}", self.pid))
+    }
+
+    /// Can classes be told for at least one vCPU?
+    pub fn is_readable(&self) -> bool {
+        self.vcpus.iter().any(|vcpu| vcpu.readable)
+    }
+}
+
+impl Sample {
+    /// What came since `earlier`. vCPUs that were not there then count from their beginning.
+    pub fn since(&self, earlier: &Self) -> Self {
+        let old: HashMap<u32, &Counters> =
+            earlier.vms.iter().flat_map(|vm| &vm.vcpus).map(|v| (v.tid, &v.counters)).collect();
+        let mut sample = self.clone();
+        sample.interval_ns = self.t_ns.saturating_sub(earlier.t_ns);
+        sample.lost_events = self.lost_events.saturating_sub(earlier.lost_events);
+        for vcpu in sample.vms.iter_mut().flat_map(|vm| &mut vm.vcpus) {
+            if let Some(before) = old.get(&vcpu.tid) {
+                vcpu.counters = vcpu.counters.since(before);
+            }
+        }
+        sample
+    }
+
+    /// The VM whose lock holders were kept off the CPU for longest, first.
+    pub fn sort_by_blocking(&mut self) {
+        self.vms.sort_by_key(|vm| (std::cmp::Reverse(vm.total().blocking_ns()), vm.pid));
+    }
+
+    /// Seconds it covers.
+    pub fn seconds(&self) -> f64 {
+        (self.interval_ns.max(1)) as f64 / 1e9
+    }
+}
+
+/// One number for each class a vCPU can be in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ByClass(pub [u64; NR_CLASSES]);
+
+impl ByClass {
+    fn zip(&self, other: &Self, f: impl Fn(u64, u64) -> u64) -> Self {
+        Self(std::array::from_fn(|i| f(self.0[i], other.0[i])))
+    }
+
+    /// Of classes that siblings depend on: Holder, Irq and Head.
+    pub fn protected(&self) -> u64 {
+        VcpuClass::ALL
+            .into_iter()
+            .filter(|class| class.is_protected())
+            .map(|class| self[class])
+            .sum()
+    }
+
+    /// Of all classes.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+}
+
+impl Serialize for ByClass {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(VcpuClass::ALL.iter().map(|class| (class.name(), self[*class])))
+    }
+}
+
+impl std::ops::Index<VcpuClass> for ByClass {
+    type Output = u64;
+
+    fn index(&self, class: VcpuClass) -> &u64 {
+        &self.0[class as usize]
+    }
+}
+
+/// One histogram for each class a vCPU can be in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HistogramByClass(pub [Histogram; NR_CLASSES]);
+
+impl HistogramByClass {
+    fn zip(&self, other: &Self, f: impl Fn(u64, u64) -> u64 + Copy) -> Self {
+        Self(std::array::from_fn(|i| self.0[i].zip(&other.0[i], f)))
+    }
+}
+
+impl Serialize for HistogramByClass {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(VcpuClass::ALL.iter().map(|class| (class.name(), &self[*class])))
+    }
+}
+
+impl std::ops::Index<VcpuClass> for HistogramByClass {
+    type Output = Histogram;
+
+    fn index(&self, class: VcpuClass) -> &Histogram {
+        &self.0[class as usize]
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A VM with one vCPU that was preempted so often as Holder, for 2^20 ns each time.
+    pub(crate) fn sample(t_ns: u64, pid: u32, holders: u64) -> Sample {
+        let mut counters =
+            Counters { run_ns: holders * 1000, pause_exits: holders, ..Counters::default() };
+        let holder = VcpuClass::Holder as usize;
+        counters.preemptions.0[holder] = holders;
+        counters.offcpu_ns.0[holder] = holders << 20;
+        counters.offcpu_over_cap.0[holder] = holders;
+        counters.offcpu_hist.0[holder].0[20] = holders;
+        counters.samples.0[VcpuClass::Free as usize] = 6 * holders;
+        counters.samples.0[VcpuClass::Waiter as usize] = 2 * holders;
+        counters.samples.0[VcpuClass::Unknown as usize] = holders;
+        counters.samples_holder_off = holders;
+        let vcpu = VcpuSample { vcpu: 0, tid: pid + 1, readable: true, counters };
+        let vm = VmSample {
+            pid,
+            name: Some("web".into()),
+            kernel: Some("6.1.0".into()),
+            unreadable: None,
+            vcpus: vec![vcpu],
+        };
+        Sample { t_ns, interval_ns: t_ns, lost_events: 0, vms: vec![vm] }
+    }
+
+    #[test]
+    fn subtracts_what_was_there_before_and_nothing_else() {
+        let delta = sample(3_000_000_000, 7, 30).since(&sample(1_000_000_000, 7, 10));
+        assert_eq!(delta.interval_ns, 2_000_000_000);
+        let total = delta.vms[0].total();
+        assert_eq!(total, sample(0, 7, 20).vms[0].total());
+        // Another VM's thread: nothing to subtract.
+        let other = sample(3_000_000_000, 7, 30).since(&sample(1_000_000_000, 9, 10));
+        assert_eq!(other.vms[0].total().preemptions.total(), 30);
+    }
+
+    #[test]
+    fn cost_leaves_out_what_could_not_be_read() {
+        let cost = sample(1, 7, 10).vms[0].total().cost().unwrap();
+        assert_eq!((cost.waiting, cost.holder_preempted, cost.samples), (0.25, 0.125, 80));
+        assert_eq!(Counters::default().cost(), None);
+    }
+
+    #[test]
+    fn the_vm_that_loses_most_comes_first() {
+        let mut both = sample(1, 7, 10);
+        both.vms.extend(sample(1, 9, 20).vms);
+        both.sort_by_blocking();
+        assert_eq!(both.vms[0].pid, 9);
+    }
+
+    #[test]
+    fn json_names_every_class() {
+        let json = serde_json::to_value(sample(1, 7, 3)).unwrap();
+        let vcpu = &json["vms"][0]["vcpus"][0];
+        assert_eq!(vcpu["preemptions"]["holder"], 3);
+        assert_eq!(vcpu["offcpu_hist"]["holder"].as_array().unwrap().len(), 21);
+        assert_eq!(vcpu["offcpu_hist"]["head"], serde_json::json!([]));
+        assert_eq!(vcpu["samples"].as_object().unwrap().len(), NR_CLASSES);
+    }
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `holdfast spins`: how long this kernel waits for its own locks. For inside a guest, where it shows
+//! what lock-holder preemption looks like to the victim, or for bare metal, where it does not.
+
+mod cycles;
+mod probe;
+mod text;
+
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use self::cycles::tsc_hz;
+use self::probe::Probe;
+use crate::error::ObserverError;
+use crate::histogram::Histogram;
+use crate::observer::Storage;
+use crate::stop;
+
+/// Kinds of locks, in the order of `enum hf_lock_type`.
+const LOCKS: [&str; 7] =
+    ["spinlock", "rwlock_read", "rwlock_write", "mutex", "rwsem_read", "rwsem_write", "other"];
+
+/// Waits for contended locks. JSON schema tag: `holdfast.spins/1`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Waits {
+    schema: &'static str,
+    /// CLOCK_MONOTONIC, ns.
+    t_ns: u64,
+    /// Time covered, ns.
+    interval_ns: u64,
+    /// Is this a virtual machine?
+    guest: bool,
+    /// Cycles a second; absent where there is no such counter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tsc_hz: Option<f64>,
+    lost_events: u64,
+    locks: Vec<LockWaits>,
+}
+
+/// Waits for one kind of lock.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct LockWaits {
+    lock: &'static str,
+    count: u64,
+    total_ns: u64,
+    hist: Histogram,
+}
+
+/// What is to be traced.
+#[derive(Debug, Clone)]
+pub struct Spins {
+    /// Time between two reports; one at the end if None.
+    pub interval: Option<Duration>,
+    /// How many reports; until interrupted if None.
+    pub count: Option<u64>,
+    /// JSON Lines.
+    pub json: bool,
+    /// Other locks than spinlocks, too.
+    pub all: bool,
+}
+
+impl Spins {
+    /// Traces until the count is reached or somebody interrupts.
+    pub fn run(&self) -> Result<(), ObserverError> {
+        let written = |source| ObserverError::Io { action: "write the report", source };
+        let mut storage = Storage::default();
+        let probe = Probe::attach(&mut storage)?;
+        stop::on_signals()?;
+        let tsc_hz = tsc_hz();
+        let mut out = io::stdout().lock();
+        if !self.json {
+            writeln!(out, "Tracing waits for this kernel's contended locks. Ctrl-C ends it.")
+                .and_then(|()| out.flush())
+                .map_err(written)?;
+        }
+        let mut before = probe.read(tsc_hz)?;
+        for _ in 0..self.count.unwrap_or(u64::MAX) {
+            let until = self.interval.map(|interval| Instant::now() + interval);
+            while !stop::is_asked() && until.is_none_or(|until| Instant::now() < until) {
+                let left =
+                    until.map_or(Duration::MAX, |u| u.saturating_duration_since(Instant::now()));
+                std::thread::sleep(left.min(Duration::from_millis(50)));
+            }
+            let now = probe.read(tsc_hz)?;
+            let waits = now.since(&before);
+            before = now;
+            let text = if self.json {
+                serde_json::to_string(&waits).map(|line| line + "\n").map_err(io::Error::from)
+            } else {
+                Ok(text::render(&waits, self.all))
+            };
+            match out.write_all(text.map_err(written)?.as_bytes()).and_then(|()| out.flush()) {
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+                other => other.map_err(written)?,
+            }
+            if stop::is_asked() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Waits {
+    fn since(&self, earlier: &Self) -> Self {
+        let mut waits = self.clone();
+        waits.interval_ns = self.t_ns.saturating_sub(earlier.t_ns);
+        waits.lost_events = self.lost_events.saturating_sub(earlier.lost_events);
+        for (lock, old) in waits.locks.iter_mut().zip(&earlier.locks) {
+            lock.count = lock.count.saturating_sub(old.count);
+            lock.total_ns = lock.total_ns.saturating_sub(old.total_ns);
+            lock.hist = lock.hist.zip(&old.hist, u64::saturating_sub);
+        }
+        waits
+    }
+}
