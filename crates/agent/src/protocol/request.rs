@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What an agent can be asked to do, and for how long the answer is waited for.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{DEFAULT_TIMEOUT_MS, bytes};
+
+/// What an agent can be asked to do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum Request {
+    /// Who is there?
+    Hello,
+    /// Start a program; answers [`Reply::Spawn`] as soon as it runs.
+    Spawn(Spawn),
+    /// Write a line to a child's stdin and wait for the line it then prints.
+    Ask {
+        /// Child asked; spawned with `stdin: true`.
+        name: String,
+        /// Line without its end.
+        line: String,
+        /// Longest wait for the answer.
+        timeout_ms: u64,
+    },
+    /// Wait for a child to end. The name is free again after that.
+    Wait {
+        /// Child waited for.
+        name: String,
+        /// Longest wait.
+        timeout_ms: u64,
+    },
+    /// Send a signal to a child.
+    Kill {
+        /// Child that gets it.
+        name: String,
+        /// Signal number.
+        signal: i32,
+    },
+    /// Does a child still run?
+    Status {
+        /// Child asked about.
+        name: String,
+    },
+    /// What a child has printed since an earlier call, waiting for it if there is nothing new.
+    Output {
+        /// Child asked about.
+        name: String,
+        /// Which of its streams.
+        stream: Stream,
+        /// `next` of the previous call, 0 at first.
+        after: u64,
+        /// Longest wait for something new.
+        timeout_ms: u64,
+    },
+    /// Read the beginning of a file.
+    ReadFile {
+        /// Absolute path.
+        path: String,
+        /// Longest read.
+        max_bytes: u64,
+    },
+    /// Write a file, directories above it included.
+    WriteFile {
+        /// Absolute path.
+        path: String,
+        /// New contents.
+        #[serde(with = "bytes")]
+        data: Vec<u8>,
+        /// Permission bits of a new file.
+        mode: u32,
+    },
+    /// Names in a directory, sorted.
+    ListDir {
+        /// Absolute path.
+        path: String,
+    },
+    /// Load a kernel module after those it needs; no error if it is loaded or built in.
+    LoadModule {
+        /// Name, with `-` or `_`.
+        name: String,
+        /// `key=value` parameters, separated by spaces.
+        #[serde(default)]
+        params: String,
+    },
+    /// Unload a kernel module; no error if it is not loaded.
+    UnloadModule {
+        /// Name, with `-` or `_`.
+        name: String,
+    },
+    /// CPU time of all threads of children.
+    CpuTimes {
+        /// Children asked about.
+        names: Vec<String>,
+    },
+    /// Have threads of a child run on certain CPUs only.
+    Pin {
+        /// Child they belong to.
+        name: String,
+        /// What threads' names begin with, such as `CPU 0/`, and the CPUs for each.
+        threads: Vec<(String, Vec<u32>)>,
+    },
+    /// A workload's counters.
+    Counters {
+        /// File the workload was given with `--counters`.
+        path: String,
+    },
+    /// Write a line to a local service and wait for the line it answers with. The connection stays
+    /// open for the next such request.
+    Exchange {
+        /// Path of the Unix socket it listens on.
+        socket: String,
+        /// Line without its end.
+        line: String,
+        /// Longest wait for the answer.
+        timeout_ms: u64,
+    },
+    /// Host only: speak to a guest's agent from now on.
+    Connect(Connect),
+    /// Host only: forget a guest.
+    Disconnect {
+        /// Guest to forget.
+        guest: String,
+    },
+    /// Host only: pass a request on to a guest's agent.
+    Relay {
+        /// Guest that is to serve it.
+        guest: String,
+        /// Request it serves.
+        request: Box<Request>,
+    },
+    /// Host only: a command for the guest's QEMU monitor (QMP), answered with its `return`.
+    Qmp {
+        /// Guest whose monitor is used.
+        guest: String,
+        /// `{"execute": ..., "arguments": ...}`.
+        command: serde_json::Value,
+    },
+    /// Several requests in one go, in order, so that one sample is taken together.
+    Batch {
+        /// Requests; a failure of one does not stop the others.
+        requests: Vec<Request>,
+    },
+    /// Guest only: guest-physical address of per-CPU symbols, for each CPU.
+    Witness {
+        /// Names as in `/proc/kallsyms`.
+        symbols: Vec<String>,
+    },
+    /// Switch the machine off (as an ordinary child: end).
+    Poweroff,
+    /// Reboot the machine (as an ordinary child: end).
+    Reboot,
+}
+
+impl Request {
+    /// A request to start `argv` under a name, with nothing special about it.
+    pub fn spawn<S: Into<String>>(
+        name: impl Into<String>,
+        argv: impl IntoIterator<Item = S>,
+    ) -> Self {
+        Request::Spawn(Spawn {
+            name: name.into(),
+            argv: argv.into_iter().map(Into::into).collect(),
+            ..Spawn::default()
+        })
+    }
+
+    /// Pass this request on to a guest.
+    pub fn relayed_to(self, guest: impl Into<String>) -> Self {
+        Request::Relay { guest: guest.into(), request: Box::new(self) }
+    }
+
+    /// How long an answer may take before the other side counts as hung.
+    pub fn time_limit(&self) -> Duration {
+        Duration::from_millis(self.time_limit_ms())
+    }
+
+    fn time_limit_ms(&self) -> u64 {
+        self.answer_ms().saturating_add(self.wait_ms())
+    }
+
+    /// How long may be waited for an answer that takes no time in itself.
+    fn answer_ms(&self) -> u64 {
+        match self {
+            // Asked again and again of a guest that boots; an answer that a reset has swallowed must
+            // not hold that up.
+            Request::Hello => 10_000,
+            Request::Relay { request, .. } => request.answer_ms(),
+            Request::Batch { requests } => {
+                requests.iter().map(Request::answer_ms).max().unwrap_or(DEFAULT_TIMEOUT_MS)
+            }
+            _ => DEFAULT_TIMEOUT_MS,
+        }
+    }
+
+    /// How long it waits in itself.
+    fn wait_ms(&self) -> u64 {
+        match self {
+            Request::Ask { timeout_ms, .. }
+            | Request::Exchange { timeout_ms, .. }
+            | Request::Wait { timeout_ms, .. }
+            | Request::Output { timeout_ms, .. } => *timeout_ms,
+            // Each hop adds a little, so that the innermost one reports what hung.
+            Request::Relay { request, .. } => request.wait_ms().saturating_add(5_000),
+            Request::Batch { requests } => {
+                requests.iter().map(Request::wait_ms).fold(1_000, u64::saturating_add)
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// A program to start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spawn {
+    /// Handle for later requests; free again after [`Request::Wait`].
+    pub name: String,
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Variables added to the agent's own environment.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// CPUs it may run on; all if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<Vec<u32>>,
+    /// Keep a pipe to its stdin, for [`Request::Ask`]; else it reads from `/dev/null`.
+    #[serde(default)]
+    pub stdin: bool,
+}
+
+/// A guest the host's agent is to speak to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Connect {
+    /// Handle for later requests.
+    pub guest: String,
+    /// Unix socket of its agent port.
+    pub socket: String,
+    /// Unix socket of its QEMU monitor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qmp: Option<String>,
+    /// File its console goes to; its tail is reported when the guest fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub console: Option<String>,
+    /// Child that is its QEMU; the guest has failed once that has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub child: Option<String>,
+}
+
+/// One of a child's two output streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
