@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+/*
+ * hostile: a virtual machine that always claims to hold a lock. Runs on the host.
+ *
+ * A VMM of its own: it makes a VM through /dev/kvm whose --threads vCPUs never leave
+ * an endless loop. The VM's memory holds what a reader on the host takes for a Linux
+ * kernel: the BTF of the host's own kernel, and for each vCPU a per-CPU area with the
+ * words in it that tell what a CPU is doing. The steal-time record of each vCPU is
+ * registered with KVM as Linux does it, in that area. What the words say is a lie.
+ *
+ * Faithful to: a tenant who knows how a scheduler that protects lock holders finds
+ * them and wants more than his share. The claims:
+ *
+ *   holder    preemption is off, always: a spinlock that is never released
+ *   irq       an interrupt is served, always
+ *   head      first in a lock's queue, always
+ *   flipping  a holder nearly all the time, and nobody for a moment every --hold
+ *             rounds: no claim lasts long enough to be disbelieved
+ *
+ * Not faithful to: a kernel that does anything else, and to attacks on the reader
+ * itself (crates/guest/tests/hostile.rs).
+ *
+ * An operation is 2^20 rounds of the loop: what it counts is the CPU time it got. With
+ * --rest each vCPU sleeps after it: many of them are a VM that is nearly idle.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/kvm.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "btf.h"
+#include "common.h"
+
+#define MSR_KVM_STEAL_TIME 0x4b564d03 /* arch/x86/include/uapi/asm/kvm_para.h */
+#define KVM_MSR_ENABLED	   1
+
+#define PAGE		   4096ull
+#define ROUNDS		   (1u << 20)
+#define CODE_GPA	   0x1000ull
+#define BTF_GPA		   0x100000ull
+#define DIRECT_MAP	   0xffff888000000000ull /* where Linux has it without KASLR */
+
+static const char *claim = "holder";
+static const char *hold = "65536";
+static const char *rest = "0";
+static unsigned int rest_ms;
+static const char *blob_path = "/sys/kernel/btf/vmlinux";
+
+/* Words of a per-CPU area, as offsets in it; crates/guest/src/layout.rs reads the same. */
+static struct {
+	uint64_t len;
+	uint64_t steal_time;
+	uint64_t preempt_count;
+	uint64_t cpu_number;
+	uint64_t current_task;
+	uint64_t this_cpu_off;
+	uint64_t qnodes;
+} area;
+
+static char *memory;
+static uint64_t areas_gpa;
+
+struct vcpu {
+	int fd;
+	struct kvm_run *run;
+};
+static struct vcpu vcpus[COUNTERS_MAX_SLOTS];
+
+/*
+ * What a vCPU does. ebp: claimed preempt_count, at ebx; esi: rounds with the claim,
+ * edi: rounds without it, 0 for never; eax: how often that is one operation.
+ */
+extern const char guest_code[], guest_code_end[];
+__asm__(".pushsection .rodata\n"
+	".code32\n"
+	"guest_code:\n"
+	"	mov %eax, %edx\n"
+	"1:	mov %ebp, (%ebx)\n"
+	"	mov %esi, %ecx\n"
+	"2:	dec %ecx\n"
+	"	jnz 2b\n"
+	"	test %edi, %edi\n"
+	"	jz 4f\n"
+	"	movl $0, (%ebx)\n"
+	"	mov %edi, %ecx\n"
+	"3:	dec %ecx\n"
+	"	jnz 3b\n"
+	"4:	dec %edx\n"
+	"	jnz 1b\n"
+	"	out %al, $0x80\n"
+	"	jmp guest_code\n"
+	"guest_code_end:\n"
+	".code64\n"
+	".popsection\n");
+
+static int must(int result, const char *what)
+{
+	if (result < 0)
+		die(errno, "%s failed", what);
+	return result;
+}
+
+static char *read_blob(size_t *len)
+{
+	int fd = open(blob_path, O_RDONLY | O_CLOEXEC);
+	size_t room = 1 << 20;
+	char *blob = NULL;
+	ssize_t n;
+
+	if (fd < 0)
+		die(errno,
+		    "cannot open %s; the kernel needs DEBUG_INFO_BTF, or name a file with --btf",
+		    blob_path);
+	for (*len = 0;; *len += (size_t)n) {
+		if (!blob || *len == room) {
+			room *= 2;
+			blob = realloc(blob, room);
+			if (!blob)
+				die(errno, "no memory");
+		}
+		n = read(fd, blob + *len, room - *len);
+		if (n < 0)
+			die(errno, "cannot read %s", blob_path);
+		if (!n)
+			break;
+	}
+	close(fd);
+	return blob;
+}
+
+static uint64_t required(const struct btf *btf, const char *name)
+{
+	uint64_t offset;
+
+	if (!btf_percpu(btf, name, &offset))
+		die(0, "%s has no per-CPU variable %s", blob_path, name);
+	return offset;
+}
+
+static void lay_out(const struct btf *btf)
+{
+	uint64_t hot;
+
+	area.len = (btf->percpu_len + PAGE - 1) / PAGE * PAGE;
+	area.steal_time = required(btf, "steal_time");
+	area.this_cpu_off = required(btf, "this_cpu_off");
+	area.qnodes = required(btf, "qnodes");
+	if (btf_percpu(btf, "pcpu_hot", &hot)) {
+		/* Linux 6.2 to 6.14: struct pcpu_hot begins with these three. */
+		area.current_task = hot;
+		area.preempt_count = hot + 8;
+		area.cpu_number = hot + 12;
+	} else {
+		area.current_task = required(btf, "current_task");
+		area.preempt_count = required(btf, "__preempt_count");
+		area.cpu_number = required(btf, "cpu_number");
+	}
+}
+
+static void put(uint64_t gpa, uint64_t value, size_t len)
+{
+	memcpy(memory + gpa, &value, len);
+}
+
+static uint32_t claimed(void)
+{
+	return strcmp(claim, "irq") ? 1 : 1u << 16;
+}
+
+static void fill_area(unsigned int cpu)
+{
+	uint64_t gpa = areas_gpa + cpu * area.len;
+
+	put(gpa + area.cpu_number, cpu, 4);
+	put(gpa + area.preempt_count, claimed(), 4);
+	put(gpa + area.current_task, DIRECT_MAP + PAGE * (cpu + 1), 8);
+	put(gpa + area.this_cpu_off, DIRECT_MAP + gpa, 8);
+	if (!strcmp(claim, "head")) {
+		/* struct mcs_spinlock: next, locked, count */
+		put(gpa + area.qnodes + 8, 1, 4);
+		put(gpa + area.qnodes + 12, 1, 4);
+	}
+}
+
+static void start_vcpu(int kvm, int vm, unsigned int cpu)
+{
+	const struct kvm_segment code = {
+		.limit = ~0u, .selector = 8, .type = 11, .present = 1, .db = 1, .s = 1, .g = 1
+	};
+	struct kvm_segment data = code;
+	uint64_t gpa = areas_gpa + cpu * area.len;
+	uint64_t rounds = strcmp(claim, "flipping") ? ROUNDS : number("hold", hold, 16, ROUNDS);
+	struct {
+		struct kvm_msrs head;
+		struct kvm_msr_entry entry;
+	} msrs = { .head.nmsrs = 1,
+		   .entry = { .index = MSR_KVM_STEAL_TIME,
+			      .data = (gpa + area.steal_time) | KVM_MSR_ENABLED } };
+	struct kvm_regs regs = { .rip = CODE_GPA,
+				 .rflags = 2,
+				 .rbp = claimed(),
+				 .rbx = gpa + area.preempt_count,
+				 .rsi = rounds,
+				 .rdi = strcmp(claim, "flipping") ? 0 : 16,
+				 .rax = ROUNDS / rounds };
+	struct vcpu *v = &vcpus[cpu];
+	struct kvm_sregs sregs;
+	int size;
+
+	v->fd = must(ioctl(vm, KVM_CREATE_VCPU, cpu), "KVM_CREATE_VCPU");
+	size = must(ioctl(kvm, KVM_GET_VCPU_MMAP_SIZE, 0), "KVM_GET_VCPU_MMAP_SIZE");
+	v->run = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, v->fd, 0);
+	if (v->run == MAP_FAILED)
+		die(errno, "cannot map vCPU %u", cpu);
+	/* Flat 32-bit segments without paging. */
+	data.selector = 16;
+	data.type = 3;
+	must(ioctl(v->fd, KVM_GET_SREGS, &sregs), "KVM_GET_SREGS");
+	sregs.cs = code;
+	sregs.ds = sregs.es = sregs.fs = sregs.gs = sregs.ss = data;
+	sregs.cr0 |= 1;
+	must(ioctl(v->fd, KVM_SET_SREGS, &sregs), "KVM_SET_SREGS");
+	must(ioctl(v->fd, KVM_SET_REGS, &regs), "KVM_SET_REGS");
+	if (ioctl(v->fd, KVM_SET_MSRS, &msrs) != 1)
+		die(errno, "KVM does not take a steal-time record");
+}
+
+static void prepare(void)
+{
+	struct kvm_userspace_memory_region region = { .flags = 0 };
+	unsigned int cpu;
+	struct btf btf;
+	size_t len;
+	char *blob;
+	int kvm, vm;
+
+	if (strcmp(claim, "holder") && strcmp(claim, "irq") && strcmp(claim, "head") &&
+	    strcmp(claim, "flipping"))
+		usage_error("--claim is holder, irq, head or flipping, not '%s'", claim);
+	number("hold", hold, 16, ROUNDS);
+	rest_ms = number("rest", rest, 0, 60000);
+	blob = read_blob(&len);
+	if (!btf_open(&btf, blob, len))
+		die(0, "%s is not the BTF of a kernel with per-CPU variables", blob_path);
+	lay_out(&btf);
+
+	areas_gpa = (BTF_GPA + len + PAGE - 1) / PAGE * PAGE;
+	region.memory_size = areas_gpa + workload_args.threads * area.len;
+	/* Populated: a reader looks at resident pages only. */
+	memory = mmap(NULL, region.memory_size, PROT_READ | PROT_WRITE,
+		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	if (memory == MAP_FAILED)
+		die(errno, "no memory");
+	memcpy(memory + CODE_GPA, guest_code, (size_t)(guest_code_end - guest_code));
+	memcpy(memory + BTF_GPA, blob, len);
+	free(blob);
+
+	kvm = open("/dev/kvm", O_RDWR | O_CLOEXEC);
+	if (kvm < 0)
+		die(errno, "cannot open /dev/kvm");
+	vm = must(ioctl(kvm, KVM_CREATE_VM, 0), "KVM_CREATE_VM");
+	region.userspace_addr = (uintptr_t)memory;
+	must(ioctl(vm, KVM_SET_USER_MEMORY_REGION, &region), "KVM_SET_USER_MEMORY_REGION");
+	for (cpu = 0; cpu < workload_args.threads; cpu++) {
+		fill_area(cpu);
+		start_vcpu(kvm, vm, cpu);
+	}
+}
+
+static void work(unsigned int worker, struct counters_slot *slot)
+{
+	struct vcpu *v = &vcpus[worker];
+	uint64_t start_ns, end_ns;
+
+	for (start_ns = now_ns();; start_ns = end_ns) {
+		while (ioctl(v->fd, KVM_RUN, 0) < 0)
+			if (errno != EINTR && errno != EAGAIN)
+				die(errno, "KVM_RUN of vCPU %u failed", worker);
+		if (v->run->exit_reason != KVM_EXIT_IO)
+			die(0, "vCPU %u left its loop: KVM exit reason %u", worker,
+			    v->run->exit_reason);
+		end_ns = now_ns();
+		counters_op(slot, end_ns - start_ns);
+		if (rest_ms) {
+			usleep(rest_ms * 1000);
+			end_ns = now_ns();
+		}
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static const struct workload_option options[] = {
+		{ "claim", "WHAT", "holder, irq, head or flipping", &claim },
+		{ "hold", "ROUNDS", "of the loop between two moments without a claim", &hold },
+		{ "rest", "MS", "that a vCPU sleeps after each operation", &rest },
+		{ "btf", "FILE", "BTF of the kernel it poses as", &blob_path },
+		{ 0 },
+	};
+	static const struct workload workload = {
+		.about = "A VM (on the host) whose --threads vCPUs always claim to hold a lock.",
+		.op = "2^20 rounds of the vCPU's loop",
+		.options = options,
+		.threads = 1,
+		.prepare = prepare,
+		.work = work,
+	};
+
+	return workload_main(&workload, argc, argv);
+}
