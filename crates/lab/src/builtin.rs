@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Experiments that are run by name, wherever the program is.
+
+use std::path::Path;
+
+use crate::experiment::{Experiment, ExperimentError};
+
+/// What `all` is.
+pub const ALL: &str = "all";
+
+/// Name and text of each, in the order they are run: those of the five sources, and of several VMs.
+const EXPERIMENTS: [(&str, &str); 6] = [
+    ("s1", include_str!("../../../experiments/sources/s1.toml")),
+    ("s2", include_str!("../../../experiments/sources/s2.toml")),
+    ("s3", include_str!("../../../experiments/sources/s3.toml")),
+    ("s4", include_str!("../../../experiments/sources/s4.toml")),
+    ("s5", include_str!("../../../experiments/sources/s5.toml")),
+    ("vms", include_str!("../../../experiments/vms.toml")),
+];
+
+/// Their names.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    EXPERIMENTS.iter().map(|(name, _)| *name)
+}
+
+/// The experiments that `what` names: a file, one of [`names`], or all of these. Anything else is
+/// taken for a file.
+pub fn find(what: &str) -> Result<Vec<Experiment>, ExperimentError> {
+    let path = Path::new(what);
+    let wanted: Vec<_> =
+        EXPERIMENTS.iter().filter(|(name, _)| what == ALL || what == *name).collect();
+    if wanted.is_empty() || path.is_file() {
+        return Experiment::read(path).map(|e| vec![e]);
+    }
+    wanted.into_iter().map(|(_, text)| Experiment::parse(text, path)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::resume::Done;
+    use crate::runner;
+
+    fn total(experiments: &[Experiment]) -> Duration {
+        // A boot of the host is not in the estimate.
+        let boots = Duration::from_secs(10) * experiments.len() as u32;
+        boots + experiments.iter().map(|e| runner::estimate(e, &Done::default())).sum::<Duration>()
+    }
+
+    #[test]
+    fn each_has_its_name() {
+        for name in names() {
+            let found = find(name).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(found.iter().map(|e| e.name.as_str()).collect::<Vec<_>>(), [name]);
+        }
+        assert_eq!(find(ALL).unwrap().len(), EXPERIMENTS.len());
+        assert!(find("s6").unwrap_err().to_string().contains("s6"));
+    }
+
+    #[test]
+    fn all_of_them_take_less_than_90_minutes_and_quickly_less_than_15() {
+        let all = find(ALL).unwrap();
+        let whole = total(&all);
+        assert!(whole < Duration::from_secs(90 * 60), "{whole:?}");
+        let quick = total(&all.into_iter().map(Experiment::quick).collect::<Vec<_>>());
+        assert!(quick < Duration::from_secs(15 * 60), "{quick:?}");
+    }
+
+    #[test]
+    fn a_quick_experiment_is_sound() {
+        for e in find(ALL).unwrap() {
+            let quick = e.clone().quick();
+            assert!(quick.problems().is_empty(), "{:?}", quick.problems());
+            assert!(quick.windows.rounds >= 2 && quick.windows.length_ms >= 600);
+            assert!(quick.cases.len() <= e.cases.len() && quick.cases.iter().all(|c| !c.slow));
+        }
+    }
+}

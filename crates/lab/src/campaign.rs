@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Runs experiments and leaves a directory with what came of them: `result.json`, `report.html`, and
+//! `samples.jsonl`, which is written while the run goes on.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::analysis;
+use crate::error::{Error, Result};
+use crate::experiment::Experiment;
+use crate::progress::Progress;
+use crate::report::html;
+use crate::result::{MachineFacts, Provenance, ResultError, RunResult};
+use crate::resume::{self, Done, Earlier, Unfinished};
+use crate::runner::{self, Boot, Host, LabHost, Measured, Options, Part, Place};
+use crate::sample::Sample;
+use crate::stats::Settings;
+
+/// A run of one or more experiments.
+#[derive(Clone, Debug)]
+pub struct Campaign {
+    /// What to run, in order.
+    pub experiments: Vec<Experiment>,
+    /// Where hosts are booted and how.
+    pub place: Place,
+    /// How each experiment is run.
+    pub options: Options,
+    /// How the comparisons are made.
+    pub statistics: Settings,
+    /// Directory for what it leaves.
+    pub out: PathBuf,
+    /// Whether to begin anew where a run of the same was stopped in that directory.
+    pub afresh: bool,
+    /// Version of Holdfast.
+    pub version: String,
+    /// Commit it was built from.
+    pub commit: Option<String>,
+}
+
+/// What a campaign left.
+#[derive(Debug)]
+pub struct Finished {
+    /// The result, as in `result.json`.
+    pub result: RunResult,
+    /// Where that is.
+    pub result_path: PathBuf,
+    /// Where the page is.
+    pub report_path: PathBuf,
+    /// Why it ended early, if it did.
+    pub ended_by: Option<Error>,
+}
+
+/// Why a campaign left nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum CampaignError {
+    /// No window was measured.
+    #[error("nothing was measured")]
+    Nothing(#[source] Error),
+    /// What was measured could not be kept.
+    #[error(transparent)]
+    Result(#[from] ResultError),
+}
+
+impl CampaignError {
+    /// Whether this machine cannot do what was asked for, rather than something having failed.
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self, CampaignError::Nothing(Error::Unsupported(_)))
+    }
+}
+
+impl Campaign {
+    /// Runs it in the lab.
+    pub fn run(&self, progress: &Progress) -> Result<Finished, CampaignError> {
+        let boot = |experiment: &Experiment| {
+            let host = LabHost::boot(experiment, &self.place, progress)?;
+            Ok(Box::new(host) as Box<dyn Host>)
+        };
+        self.run_on(&boot, progress)
+    }
+
+    /// Runs it on hosts that `boot` makes; one that was stopped goes on where it was.
+    pub fn run_on(&self, boot: &Boot, progress: &Progress) -> Result<Finished, CampaignError> {
+        let experiments = self.experiments();
+        let programs = resume::programs(&self.place.dist);
+        let earlier = self.earlier(&experiments, &programs, progress);
+        let began = began(&earlier.samples);
+        let mut provenance = earlier.provenance;
+        let unfinished = Unfinished {
+            experiments: experiments.clone(),
+            programs,
+            provenance: provenance.clone(),
+        };
+        let mut log = Log::create(&self.out, unfinished, &earlier.samples)?;
+        let mut samples = earlier.samples;
+        let mut log_error = None;
+        let mut ended_by = None;
+        let mut nr_run = 0;
+        for (i, experiment) in experiments.iter().enumerate() {
+            let after = experiments[i + 1..].iter();
+            let later = after.map(|e| runner::estimate(e, &earlier.done)).sum();
+            let part = Part { began, done: earlier.done.clone(), later };
+            let keep = &mut |sample: Sample| {
+                log_error = log.append(&sample).err().or(log_error.take());
+                samples.push(sample);
+            };
+            let measured = runner::run(experiment, &self.options, boot, progress, &part, keep);
+            nr_run = i + 1;
+            ended_by = add(&mut provenance, measured);
+            log_error = log.know(&provenance).err().or(log_error.take());
+            if ended_by.is_some() {
+                break;
+            }
+        }
+        if let Some(error) = log_error {
+            return Err(error.into());
+        }
+        if !samples.iter().any(|s: &Sample| s.after.is_some())
+            && let Some(error) = ended_by
+        {
+            return Err(CampaignError::Nothing(error));
+        }
+        provenance.duration_s = began.elapsed().as_secs_f64();
+        if let Some(error) = &ended_by {
+            provenance.notes.push(format!("the run ended early: {error}"));
+        }
+        let run = experiments[..nr_run].to_vec();
+        let result = analysis::conclude(provenance, run, samples, ended_by.is_some());
+        let result_path = self.out.join("result.json");
+        let report_path = self.out.join("report.html");
+        result.write(&result_path)?;
+        html::write(&result, &report_path)?;
+        if ended_by.is_none() {
+            Unfinished::remove(&self.out);
+        }
+        Ok(Finished { result, result_path, report_path, ended_by })
+    }
+
+    /// The experiments as they are run.
+    fn experiments(&self) -> Vec<Experiment> {
+        let mut experiments = self.experiments.clone();
+        for experiment in &mut experiments {
+            experiment.windows.rounds = self.options.rounds.unwrap_or(experiment.windows.rounds);
+        }
+        experiments
+    }
+
+    /// What a run that was stopped left, or a beginning.
+    fn earlier(&self, experiments: &[Experiment], programs: &str, progress: &Progress) -> Earlier {
+        let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+        let found =
+            if self.afresh { Ok(None) } else { Unfinished::find(&self.out, experiments, programs) };
+        match found {
+            Ok(Some(mut earlier)) => {
+                let nr_kept = earlier.samples.iter().filter(|s| s.is_valid()).count();
+                progress.note(&format!(
+                    "going on with the run that was stopped in {}: {nr_kept} windows count",
+                    self.out.display()
+                ));
+                earlier.provenance.notes.push(format!("the run was stopped, and went on at {now}"));
+                return earlier;
+            }
+            Ok(None) => (),
+            Err(why) => progress.note(&format!(
+                "{} has a run that was stopped, which is not gone on with: {why}",
+                self.out.display()
+            )),
+        }
+        let provenance = Provenance {
+            date: now,
+            holdfast_version: self.version.clone(),
+            holdfast_commit: self.commit.clone(),
+            machine: machine_facts(),
+            statistics: self.statistics,
+            ..Provenance::default()
+        };
+        Earlier { samples: Vec::new(), done: Done::default(), provenance }
+    }
+}
+
+/// When a run began that has these windows already: as long ago as it was running for them.
+fn began(samples: &[Sample]) -> Instant {
+    let ran_s = samples.iter().map(|s| s.start_s).fold(0.0, f64::max);
+    let now = Instant::now();
+    let ran = Duration::try_from_secs_f64(ran_s).unwrap_or_default();
+    now.checked_sub(ran).unwrap_or(now)
+}
+
+/// Adds what is known of an experiment, which may have been begun before.
+fn add(provenance: &mut Provenance, measured: Measured) -> Option<Error> {
+    if let Some(facts) = measured.facts {
+        provenance.accelerator = facts.accelerator;
+        provenance.qemu = facts.qemu.or(provenance.qemu.take());
+        provenance.packages.extend(facts.packages);
+    }
+    extend(&mut provenance.hosts, measured.hosts);
+    extend(&mut provenance.guests, measured.guests);
+    extend(&mut provenance.notes, measured.notes);
+    measured.ended_by
+}
+
+fn extend<T: PartialEq>(list: &mut Vec<T>, more: Vec<T>) {
+    for item in more {
+        if !list.contains(&item) {
+            list.push(item);
+        }
+    }
+}
+
+/// Windows as they come, one per line, and beside them of what run they are.
+struct Log {
+    out: PathBuf,
+    path: PathBuf,
+    unfinished: Unfinished,
+    /// Where lines go until there is one: a run that measures nothing leaves an earlier run's alone.
+    beside: Option<PathBuf>,
+    file: File,
+}
+
+impl Log {
+    fn create(out: &Path, unfinished: Unfinished, earlier: &[Sample]) -> Result<Self, ResultError> {
+        let path = out.join("samples.jsonl");
+        let failed = |why| ResultError::Write { path: path.clone(), why };
+        std::fs::create_dir_all(out).map_err(failed)?;
+        let beside = path.with_extension("jsonl.new");
+        let file = File::create(&beside).map_err(failed)?;
+        let out = out.to_path_buf();
+        let mut log = Log { out, path, unfinished, beside: Some(beside), file };
+        earlier.iter().try_for_each(|sample| log.append(sample))?;
+        Ok(log)
+    }
+
+    fn append(&mut self, sample: &Sample) -> Result<(), ResultError> {
+        let failed = |why| ResultError::Write { path: self.path.clone(), why };
+        let mut line = serde_json::to_vec(sample).map_err(|e| failed(e.into()))?;
+        line.push(b'\n');
+        self.file.write_all(&line).map_err(failed)?;
+        if let Some(beside) = self.beside.take() {
+            std::fs::rename(beside, &self.path).map_err(failed)?;
+            self.unfinished.write(&self.out)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps what is known by now of where the figures come from.
+    fn know(&mut self, provenance: &Provenance) -> Result<(), ResultError> {
+        self.unfinished.provenance = provenance.clone();
+        // Before the first line there is nothing to go on with.
+        if self.beside.is_some() { Ok(()) } else { self.unfinished.write(&self.out) }
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        if let Some(beside) = &self.beside {
+            // It is empty; that it stays is no more than untidy.
+            let _ = std::fs::remove_file(beside);
+        }
+    }
+}
+
+fn machine_facts() -> MachineFacts {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let cpuinfo = read("/proc/cpuinfo");
+    let model = cpuinfo.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": "));
+    MachineFacts {
+        cpu_model: model.map_or_else(|| "an unknown CPU".into(), |(_, name)| name.trim().into()),
+        nr_cpus: std::thread::available_parallelism().map_or(0, |n| n.get() as u32),
+        kernel_release: read("/proc/sys/kernel/osrelease").trim().into(),
+    }
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What is run under every contender.
+
+use serde::{Deserialize, Serialize};
+
+/// Programs that may run in a guest; `workloads/` has them.
+pub const WORKLOADS: [&str; 15] = [
+    "lock",
+    "build",
+    "metadata",
+    "tlb",
+    "fork",
+    "urandom",
+    "hackbench",
+    "pipes",
+    "hog",
+    "ebizzy",
+    "mm",
+    "pool",
+    "rwlock",
+    "futex",
+    "wakeup",
+];
+
+/// Programs that may run on the host beside the guest: those that need no other files, and the one
+/// that is a virtual machine itself.
+pub const WORKLOADS_ON_HOST: [&str; 13] = [
+    "hostile", "hog", "lock", "metadata", "tlb", "fork", "pipes", "ebizzy", "mm", "pool", "rwlock",
+    "futex", "wakeup",
+];
+
+/// Where a workload beside the guest runs if not in another guest.
+pub const ON_HOST: &str = "host";
+
+/// A workload in a guest, run under every contender.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    /// Name in the result and the report.
+    pub name: String,
+    /// One of [`WORKLOADS`].
+    pub workload: String,
+    /// Threads or processes of the workload; as many as the guest has vCPUs unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u32>,
+    /// More arguments for the workload.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
+    /// Name of the guest it runs in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest: Option<String>,
+    /// Other guests, or programs on the host, that run a workload at the same time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<Beside>,
+    /// Endless loops beside the guest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hogs: Option<u32>,
+    /// Whether a PAUSE of a spinning vCPU exits to the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause_exits: Option<bool>,
+    /// Length of this case's windows, ms, where the experiment's does not suit it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub length_ms: Option<u64>,
+    /// Whether a quick run leaves it out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub slow: bool,
+}
+
+/// A workload that runs at the same time as that of the case.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Beside {
+    /// Name of the guest it runs in, another than the case's own, or [`ON_HOST`].
+    pub on: String,
+    /// One of [`WORKLOADS`], or on the host of [`WORKLOADS_ON_HOST`].
+    pub workload: String,
+    /// Its threads or processes; as many as its guest has vCPUs, or the host CPUs, unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u32>,
+    /// More arguments for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
+}

@@ -1,0 +1,431 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Experiments as data: what runs, against what, for how long, and what it must show.
+//!
+//! An experiment is a TOML file; `docs/experiments.md` is the manual for writing one. Everything the
+//! runner does follows from these types, and a result carries them verbatim.
+
+mod case;
+mod check;
+mod expect;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+pub use self::case::{Beside, Case, ON_HOST, WORKLOADS, WORKLOADS_ON_HOST};
+pub use self::expect::{Expectation, Figure};
+use crate::packages::Kernel;
+
+/// Why an experiment file cannot be used.
+#[derive(Debug, Error)]
+pub enum ExperimentError {
+    /// The file could not be read.
+    #[error("cannot read the experiment {path}: {why}; `holdfast lab list` shows those there are")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        why: std::io::Error,
+    },
+    /// The file is not TOML, or has a key or a type that experiments do not have.
+    #[error("{path}: {message}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// The parser's message; it shows the line.
+        message: String,
+    },
+    /// The keys are known, but what they say does not fit together.
+    #[error("{path}: {}", list(.problems))]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Every problem found, not only the first.
+        problems: Vec<Problem>,
+    },
+}
+
+/// Rounds of a quick run: the fewest that have an interval.
+const QUICK_ROUNDS: u32 = 2;
+
+fn list(problems: &[Problem]) -> String {
+    problems.iter().map(|p| format!("\n  {p}")).collect()
+}
+
+/// One thing that is wrong in an experiment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where, as a path of keys: `cases[1].guest`.
+    pub key: String,
+    /// What is wrong there and what to write instead.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.key, self.message)
+    }
+}
+
+/// A whole experiment file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Experiment {
+    /// Short name, unique among experiments; the result and the report use it.
+    pub name: String,
+    /// One or two sentences for a reader: what question this answers.
+    #[serde(default)]
+    pub summary: String,
+    /// The virtual host.
+    #[serde(default)]
+    pub host: Host,
+    /// Guests by name; each case says in which one its workload runs.
+    pub guests: BTreeMap<String, Guest>,
+    /// What every case has unless it says otherwise.
+    #[serde(default)]
+    pub defaults: Defaults,
+    /// How the host is measured.
+    #[serde(default)]
+    pub windows: Windows,
+    /// The schedulers that are compared.
+    pub contenders: Vec<Contender>,
+    /// Name of the contender the others are divided by; the first one unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<String>,
+    /// What is run under every contender.
+    pub cases: Vec<Case>,
+    /// What the result must show; one that is written for several cases, contenders or metrics is here
+    /// once for each.
+    #[serde(default, deserialize_with = "expect::expand")]
+    pub expect: Vec<Expectation>,
+}
+
+/// The host's topology.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Host {
+    /// Physical CPUs (emulated ones in a virtual host).
+    pub pcpus: u32,
+    /// Memory of the host, guests included, MiB.
+    pub memory_mib: u32,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Host { pcpus: 2, memory_mib: 4096 }
+    }
+}
+
+/// Kernel release line of a guest; the newest release of the line in Debian is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum KernelLine {
+    /// Debian 12's.
+    #[serde(rename = "6.1")]
+    V6_1,
+    /// Debian 13's.
+    #[serde(rename = "6.12")]
+    V6_12,
+    /// The newest, and the host's own.
+    #[default]
+    #[serde(rename = "7")]
+    V7,
+}
+
+impl KernelLine {
+    /// As written in an experiment.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            KernelLine::V6_1 => "6.1",
+            KernelLine::V6_12 => "6.12",
+            KernelLine::V7 => "7",
+        }
+    }
+
+    /// The packages' name for it.
+    pub fn kernel(self) -> Kernel {
+        match self {
+            KernelLine::V6_1 => Kernel::Linux6_1,
+            KernelLine::V6_12 => Kernel::Linux6_12,
+            KernelLine::V7 => Kernel::Linux7,
+        }
+    }
+}
+
+/// A kernel line that is none.
+#[derive(Debug, Error)]
+#[error("there is no kernel line \"{0}\"; there is 6.1, 6.12 and 7")]
+pub struct UnknownKernel(String);
+
+impl FromStr for KernelLine {
+    type Err = UnknownKernel;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let all = [KernelLine::V6_1, KernelLine::V6_12, KernelLine::V7];
+        all.into_iter().find(|l| l.as_str() == name).ok_or_else(|| UnknownKernel(name.into()))
+    }
+}
+
+impl fmt::Display for KernelLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A virtual machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Guest {
+    /// Kernel release line.
+    pub kernel: KernelLine,
+    /// Number of virtual CPUs.
+    pub vcpus: u32,
+    /// Memory, MiB.
+    pub memory_mib: u32,
+    /// KVM's paravirtual features, as a guest started with `-cpu host` would have them.
+    pub cpu: CpuFeatures,
+    /// More words for the guest's kernel command line.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub cmdline: String,
+    /// CPUs of the host its vCPUs are pinned to, one each in turn and round again; not pinned if empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pin: Vec<u32>,
+    /// Whether the guest itself times its waits for spinlocks (`holdfast spins`).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub spins: bool,
+}
+
+impl Default for Guest {
+    fn default() -> Self {
+        Guest {
+            kernel: KernelLine::default(),
+            vcpus: 4,
+            memory_mib: 384,
+            cpu: CpuFeatures::default(),
+            cmdline: String::new(),
+            pin: Vec::new(),
+            spins: false,
+        }
+    }
+}
+
+/// The paravirtual features a guest is offered; all of them unless switched off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CpuFeatures {
+    /// `kvm-pv-unhalt`: a vCPU that waits for a spinlock halts and is kicked.
+    pub pv_spinlocks: bool,
+    /// `kvm-pv-tlb-flush`: no shootdown interrupts to preempted vCPUs.
+    pub pv_tlb_flush: bool,
+    /// `kvm-pv-ipi`: interrupts to many vCPUs in one hypercall.
+    pub pv_ipi: bool,
+    /// `kvm-pv-sched-yield`: a sender of interrupts yields to a preempted receiver.
+    pub pv_sched_yield: bool,
+    /// `kvm-poll-control`: the guest decides whether a halt polls first.
+    pub poll_control: bool,
+    /// `kvm-steal-time`: the record by which Holdfast finds the guest's per-CPU area.
+    pub steal_time: bool,
+}
+
+impl Default for CpuFeatures {
+    fn default() -> Self {
+        CpuFeatures {
+            pv_spinlocks: true,
+            pv_tlb_flush: true,
+            pv_ipi: true,
+            pv_sched_yield: true,
+            poll_control: true,
+            steal_time: true,
+        }
+    }
+}
+
+/// What every case has unless it says otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Defaults {
+    /// Name of the guest; may be left out where there is only one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guest: Option<String>,
+    /// Endless loops that run on the host beside the guest.
+    pub hogs: u32,
+    /// Whether a PAUSE of a spinning vCPU exits to the host.
+    pub pause_exits: bool,
+}
+
+/// How the host is measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Windows {
+    /// Time between the start of a contender or a workload and the first sample, ms.
+    pub warmup_ms: u64,
+    /// Length of a window, ms.
+    pub length_ms: u64,
+    /// Windows of each contender in each case.
+    pub rounds: u32,
+    /// Whether the observer counts preemptions beside every contender.
+    pub observe: bool,
+}
+
+impl Default for Windows {
+    fn default() -> Self {
+        Windows { warmup_ms: 500, length_ms: 1500, rounds: 6, observe: true }
+    }
+}
+
+/// A scheduler, or programs beside one, that is compared with others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Contender {
+    /// Name in the result and the report.
+    pub name: String,
+    /// Program and arguments that make the scheduler; empty for the kernel's own.
+    #[serde(default)]
+    pub command: Vec<String>,
+    /// Whether the observer counts preemptions beside it, where it is not as with the others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observe: Option<bool>,
+    /// Other programs, with their arguments, that run as long as it schedules.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub programs: Vec<Vec<String>>,
+}
+
+impl Contender {
+    /// Whether this is the kernel's own scheduler, and nothing else.
+    pub fn is_stock(&self) -> bool {
+        !self.schedules() && self.programs.is_empty()
+    }
+
+    /// Whether it is another scheduler than the kernel's own.
+    pub fn schedules(&self) -> bool {
+        !self.command.is_empty()
+    }
+
+    /// Everything it starts.
+    pub fn commands(&self) -> impl Iterator<Item = &[String]> {
+        let scheduler = self.schedules().then_some(&*self.command);
+        scheduler.into_iter().chain(self.programs.iter().map(|program| &**program))
+    }
+}
+
+/// A file, and what reading it gave.
+pub type Listed = (PathBuf, Result<Experiment, ExperimentError>);
+
+impl Experiment {
+    /// Reads and checks the file at `path`.
+    pub fn read(path: &Path) -> Result<Experiment, ExperimentError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|why| ExperimentError::Read { path: path.into(), why })?;
+        Experiment::parse(&text, path)
+    }
+
+    /// Reads and checks every experiment in `dir`, in the order of their names.
+    pub fn list(dir: &Path) -> Result<Vec<Listed>, ExperimentError> {
+        let failed = |why| ExperimentError::Read { path: dir.into(), why };
+        let mut paths = Vec::new();
+        for entry in std::fs::read_dir(dir).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if path.extension().is_some_and(|e| e == "toml") {
+                paths.push(path);
+            }
+        }
+        paths.sort();
+        Ok(paths.into_iter().map(|p| (p.clone(), Experiment::read(&p))).collect())
+    }
+
+    /// Parses and checks `text`; `path` is for messages only.
+    pub fn parse(text: &str, path: &Path) -> Result<Experiment, ExperimentError> {
+        let experiment: Experiment = toml::from_str(text).map_err(|e| ExperimentError::Parse {
+            path: path.into(),
+            message: e.to_string().trim_end().into(),
+        })?;
+        let problems = experiment.problems();
+        if problems.is_empty() {
+            Ok(experiment)
+        } else {
+            Err(ExperimentError::Invalid { path: path.into(), problems })
+        }
+    }
+
+    /// The contender all others are divided by.
+    pub fn baseline(&self) -> &Contender {
+        self.baseline
+            .as_ref()
+            .and_then(|name| self.contenders.iter().find(|c| c.name == *name))
+            .unwrap_or(&self.contenders[0])
+    }
+
+    /// The guest `case` runs in, with its name.
+    ///
+    /// # Panics
+    /// If the experiment was not checked: a checked one has every guest that is named.
+    pub fn guest_of(&self, case: &Case) -> (&str, &Guest) {
+        let name = case.guest.as_ref().or(self.defaults.guest.as_ref());
+        let found = match name {
+            Some(name) => self.guests.get_key_value(name),
+            None => self.guests.first_key_value(),
+        };
+        let (name, guest) = found.expect("a checked experiment has every guest that is named");
+        (name, guest)
+    }
+
+    /// Every guest that runs in `case`, that of its own workload first.
+    pub fn guests_of<'a>(&'a self, case: &'a Case) -> Vec<&'a str> {
+        let beside = case.beside.iter().map(|b| b.on.as_str()).filter(|on| *on != ON_HOST);
+        std::iter::once(self.guest_of(case).0).chain(beside).collect()
+    }
+
+    /// Threads of a workload that runs beside that of its case.
+    pub fn threads_beside(&self, beside: &Beside) -> u32 {
+        let vcpus = self.guests.get(&beside.on).map_or(self.host.pcpus, |guest| guest.vcpus);
+        beside.threads.unwrap_or(vcpus)
+    }
+
+    /// Endless loops beside the guest in `case`.
+    pub fn hogs_of(&self, case: &Case) -> u32 {
+        case.hogs.unwrap_or(self.defaults.hogs)
+    }
+
+    /// Whether PAUSE exits in `case`.
+    pub fn pause_exits_of(&self, case: &Case) -> bool {
+        case.pause_exits.unwrap_or(self.defaults.pause_exits)
+    }
+
+    /// Threads of the workload of `case`.
+    pub fn threads_of(&self, case: &Case) -> u32 {
+        case.threads.unwrap_or(self.guest_of(case).1.vcpus)
+    }
+
+    /// Whether the observer runs beside `contender`.
+    pub fn observes(&self, contender: &Contender) -> bool {
+        contender.observe.unwrap_or(self.windows.observe)
+    }
+
+    /// The same in a fraction of the time: fewer and shorter windows, without the cases that are slow.
+    /// What it shows is a direction; it has too few rounds for a significant difference.
+    pub fn quick(mut self) -> Experiment {
+        let shorter = |ms: u64| (ms * 2 / 5).clamp(600.min(ms), ms);
+        self.windows.rounds = self.windows.rounds.min(QUICK_ROUNDS);
+        self.windows.length_ms = shorter(self.windows.length_ms);
+        for case in &mut self.cases {
+            case.length_ms = case.length_ms.map(shorter);
+        }
+        if self.cases.iter().any(|case| !case.slow) {
+            self.cases.retain(|case| !case.slow);
+        }
+        let cases = &self.cases;
+        self.expect.retain(|e| cases.iter().any(|case| case.name == e.case));
+        self
+    }
+
+    /// Length of a window of `case`, ms.
+    pub fn length_ms_of(&self, case: &Case) -> u64 {
+        case.length_ms.unwrap_or(self.windows.length_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests;

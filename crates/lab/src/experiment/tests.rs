@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+use super::*;
+use crate::metric::Metric;
+
+const GOOD: &str = r#"
+name = "good"
+[guests.main]
+vcpus = 2
+[[contenders]]
+name = "stock"
+[[contenders]]
+name = "other"
+command = ["scx_other"]
+[[cases]]
+name = "lock"
+workload = "lock"
+"#;
+
+fn parse(text: &str) -> Result<Experiment, ExperimentError> {
+    Experiment::parse(text, Path::new("x.toml"))
+}
+
+/// The message for [`GOOD`] after `from` was replaced by `to`.
+fn error(from: &str, to: &str) -> String {
+    assert!(GOOD.contains(from), "{from}");
+    parse(&GOOD.replace(from, to)).unwrap_err().to_string()
+}
+
+#[test]
+fn fills_in_what_is_left_out() {
+    let e = parse(GOOD).unwrap();
+    assert_eq!(e.host, Host::default());
+    assert_eq!(e.baseline().name, "stock");
+    let case = &e.cases[0];
+    assert_eq!((e.threads_of(case), e.hogs_of(case), e.pause_exits_of(case)), (2, 0, false));
+    assert_eq!(e.guest_of(case).0, "main");
+    assert_eq!(e.guest_of(case).1.cpu, CpuFeatures::default());
+    assert_eq!(e.length_ms_of(case), e.windows.length_ms);
+}
+
+#[test]
+fn a_case_overrides_the_defaults() {
+    let text = GOOD.replace("[[cases]]", "[defaults]\nhogs = 2\npause_exits = true\n[[cases]]");
+    let e =
+        parse(&(text + "hogs = 1\npause_exits = false\nthreads = 8\nlength_ms = 900\n")).unwrap();
+    let case = &e.cases[0];
+    assert_eq!((e.threads_of(case), e.hogs_of(case), e.pause_exits_of(case)), (8, 1, false));
+    assert_eq!(e.length_ms_of(case), 900);
+}
+
+#[test]
+fn writes_what_it_reads() {
+    let e = parse(GOOD).unwrap();
+    let json = serde_json::to_string(&e).unwrap();
+    assert_eq!(serde_json::from_str::<Experiment>(&json).unwrap(), e);
+    assert_eq!(parse(&toml::to_string(&e).unwrap()).unwrap(), e);
+}
+
+#[test]
+fn an_unknown_key_is_shown_with_its_line_and_the_known_ones() {
+    let message = error("vcpus = 2", "vcpu = 2");
+    assert!(message.contains("line 4"), "{message}");
+    assert!(message.contains("`vcpu`") && message.contains("`vcpus`"), "{message}");
+    assert!(error("name = \"good\"", "name = \"good\"\nrounds = 3").contains("`rounds`"));
+}
+
+#[test]
+fn an_unknown_kernel_line_is_shown_with_the_known_ones() {
+    let message = error("vcpus = 2", "kernel = \"5.10\"");
+    assert!(message.contains("6.12") && message.contains("line 4"), "{message}");
+}
+
+#[test]
+fn problems_name_the_key_and_what_to_write() {
+    for (from, to, key, hint) in [
+        ("name = \"good\"", "name = \"Not good\"", "name", "lower-case"),
+        ("vcpus = 2", "vcpus = 0", "guests.main.vcpus", "1 to 64"),
+        ("vcpus = 2", "memory_mib = 4096", "host.memory_mib", "at least 5120"),
+        ("workload = \"lock\"", "workload = \"lok\"", "cases[0].workload", "\"lock\""),
+        ("workload = \"lock\"", "workload = \"lock\"\nthreads = 65", "cases[0].threads", "64"),
+        ("workload = \"lock\"", "workload = \"lock\"\nguest = \"g\"", "cases[0].guest", "\"main\""),
+        ("name = \"other\"", "name = \"stock\"", "contenders[1].name", "already"),
+        ("command = [\"scx_other\"]", "command = [\"\"]", "contenders[1].command", "leave out"),
+        ("command = [\"scx_other\"]", "programs = [[]]", "contenders[1].programs[0]", "arguments"),
+        ("[guests.main]", "baseline = \"base\"\n[guests.main]", "baseline", "\"other\""),
+        ("[[cases]]", "[windows]\nrounds = 1\n[[cases]]", "windows.rounds", "2 to"),
+        ("[[cases]]", "[guests.second]\n[[cases]]", "cases[0].guest", "which one"),
+    ] {
+        let message = error(from, to);
+        assert!(message.contains(&format!("\n  {key}: ")), "{key}: {message}");
+        assert!(message.contains(hint), "{hint}: {message}");
+    }
+}
+
+const TWO: &str = r#"
+name = "two"
+[guests.first]
+vcpus = 2
+[guests.second]
+vcpus = 3
+[[contenders]]
+name = "stock"
+[[contenders]]
+name = "other"
+command = ["scx_other"]
+[[cases]]
+name = "both"
+guest = "first"
+workload = "lock"
+[[cases.beside]]
+on = "second"
+workload = "hog"
+[[cases.beside]]
+on = "host"
+workload = "hostile"
+"#;
+
+#[test]
+fn workloads_may_run_beside_that_of_the_case() {
+    let e = parse(TWO).unwrap();
+    let case = &e.cases[0];
+    assert_eq!(e.guests_of(case), ["first", "second"]);
+    let threads: Vec<u32> = case.beside.iter().map(|b| e.threads_beside(b)).collect();
+    assert_eq!(threads, [3, 2], "as many as vCPUs, and on the host as CPUs");
+    assert_eq!(parse(&toml::to_string(&e).unwrap()).unwrap(), e);
+}
+
+#[test]
+fn what_runs_beside_has_to_exist_and_to_fit() {
+    for (from, to, key, hint) in [
+        ("on = \"second\"", "on = \"third\"", "cases[0].beside[0].on", "\"host\""),
+        ("on = \"second\"", "on = \"first\"", "cases[0].beside[0].on", "another guest"),
+        ("\"hog\"", "\"hostile\"", "cases[0].beside[0].workload", "\"hog\""),
+        ("\"hostile\"", "\"build\"", "cases[0].beside[1].workload", "\"hostile\""),
+        ("\"hog\"", "\"hog\"\nthreads = 0", "cases[0].beside[0].threads", "1 to 64"),
+        ("vcpus = 3", "memory_mib = 3000", "host.memory_mib", "at least 4408"),
+        ("guests.second", "guests.host", "guests.host", "another name"),
+    ] {
+        assert!(TWO.contains(from), "{from}");
+        let message = parse(&TWO.replace(from, to)).unwrap_err().to_string();
+        assert!(message.contains(&format!("\n  {key}: ")), "{key}: {message}");
+        assert!(message.contains(hint), "{hint}: {message}");
+    }
+}
+
+#[test]
+fn an_expectation_may_be_written_for_several_at_once() {
+    let text = TWO.replace(
+        "name = \"other\"",
+        "name = \"new\"\ncommand = [\"n\"]\n[[contenders]]\nname = \"other\"",
+    );
+    let expect = "[[expect]]\ncase = [\"both\"]\ncontender = \"new\"\n\
+                  metric = [\"work_per_vm_cpu_second\", \"throughput_ops_per_second\"]\n\
+                  over = [\"stock\", \"other\"]\nmin = 1.1\n";
+    let e = parse(&(text.clone() + expect)).unwrap();
+    let all: Vec<_> = e.expect.iter().map(|e| (e.metric, e.over.as_deref().unwrap())).collect();
+    let (work, throughput) = (Metric::WorkPerVmCpuSecond, Metric::Throughput);
+    assert_eq!(
+        all,
+        [(work, "stock"), (work, "other"), (throughput, "stock"), (throughput, "other")]
+    );
+    assert_eq!(parse(&toml::to_string(&e).unwrap()).unwrap(), e);
+    for (from, to, hint) in [
+        ("[\"both\"]", "[]", "empty"),
+        ("\"throughput_ops_per_second\"", "\"throughput\"", "work_per_vm_cpu_second"),
+        ("\"stock\", \"other\"", "\"stock\", \"new\"", "always 1"),
+        ("min = 1.1", "of = \"sd\"\nmin = 1.1", "leave out"),
+    ] {
+        let message = parse(&(text.clone() + &expect.replace(from, to))).unwrap_err().to_string();
+        assert!(message.contains(hint), "{hint}: {message}");
+    }
+}
+
+#[test]
+fn names_that_would_change_what_a_terminal_shows_are_refused() {
+    for (from, key) in [
+        ("name = \"lock\"", "cases[0].name"),
+        ("name = \"other\"", "contenders[1].name"),
+        ("name = \"good\"", "summary"),
+    ] {
+        let to = match key {
+            "summary" => "name = \"good\"\nsummary = \"\\u001b[31mred\"",
+            _ => "name = \"\\u001b[31mred\"",
+        };
+        let message = error(from, to);
+        assert!(message.contains(&format!("\n  {key}: ")), "{message}");
+        assert!(!message.contains('\u{1b}'), "{message:?}");
+    }
+}
+
+#[test]
+fn expectations_must_be_about_something() {
+    let expect =
+        |fields: &str| parse(&format!("{GOOD}[[expect]]\n{fields}")).map_err(|e| e.to_string());
+    let good = "case = \"lock\"\ncontender = \"other\"\nmetric = \"vm_cpu_percent\"\nmin = 1.0\n";
+    assert!(expect(good).is_ok());
+    for (from, to, hint) in [
+        ("\"lock\"", "\"lok\"", "there is \"lock\""),
+        ("\"other\"", "\"base\"", "there is \"stock\", \"other\""),
+        ("\"other\"", "\"stock\"", "always 1"),
+        ("vm_cpu_percent", "vm_cpu", "throughput_ops_per_second"),
+        ("vm_cpu_percent", "share_deviation_points", "of = \"mean\""),
+        ("min = 1.0", "", "write min or max"),
+        ("min = 1.0", "min = 2.0\nmax = 1.0", "larger than max"),
+        ("min = 1.0", "min = nan", "finite"),
+        ("min = 1.0", "min = 0\nmax = inf", "finite"),
+    ] {
+        let message = expect(&good.replace(from, to)).unwrap_err();
+        assert!(message.contains(hint), "{hint}: {message}");
+    }
+}
+
+#[test]
+fn every_experiment_that_is_shipped_is_sound() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|e| e == "toml") {
+            let e = Experiment::read(&path).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(path.file_stem().unwrap().to_str(), Some(e.name.as_str()));
+            names.push(e.name);
+        }
+    }
+    for name in [
+        "demo",
+        "no-overcommit",
+        "aa",
+        "smoke",
+        "workloads",
+        "contention",
+        "ablation",
+        "overcommit",
+        "others",
+        "sharing",
+        "vms",
+    ] {
+        assert!(names.iter().any(|n| n == name), "{name} is missing");
+    }
+}

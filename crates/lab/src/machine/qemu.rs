@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! QEMU's command lines: for the host, and for guests in it.
+
+use std::path::Path;
+use std::process::Command;
+
+use holdfast_agent::protocol::PORT;
+
+use super::process::SOCKET_FD;
+use super::spec::{Acceleration, GuestSpec, MachineSpec};
+use super::{GuestPaths, Paths};
+use crate::error::Result;
+use crate::images::Parts;
+use crate::packages::Tree;
+
+/// TCG offers no pause filter of its own accord; with these KVM intercepts PAUSE in the emulated host
+/// (TCG has no counter, so every PAUSE exits). QEMU warns that it does not emulate them.
+const TCG_CPU: &str = "max,+pause-filter,+pfthreshold,x-force-features=on";
+
+/// QEMU and its firmware as they lie in the cache, through its own dynamic loader.
+pub(super) fn from_packages(tree: &Tree) -> Result<Vec<String>> {
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let directories: Vec<_> = tree
+        .packages
+        .iter()
+        .flat_map(|p| ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|d| p.root.join(d)))
+        .filter(|d| d.is_dir())
+        .map(|d| text(&d))
+        .collect();
+    let mut words = vec![
+        text(&tree.get("usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2")?),
+        "--library-path".to_owned(),
+        directories.join(":"),
+        text(&tree.get("usr/bin/qemu-system-x86_64")?),
+    ];
+    for firmware in ["usr/share/qemu", "usr/share/seabios"] {
+        words.extend(["-L".to_owned(), text(&tree.get(firmware)?)]);
+    }
+    Ok(words)
+}
+
+/// The kernel's command line of both; a reboot ends QEMU, so `panic=-1` makes a panic end it.
+fn cmdline(role: &str, more: &str) -> String {
+    let line = format!("console=ttyS0 quiet oops=panic panic=-1 holdfast.role={role} {more}");
+    line.trim_end().to_owned()
+}
+
+pub(super) fn host(
+    spec: &MachineSpec,
+    parts: &Parts,
+    how: Acceleration,
+    kernel: &Path,
+    image: &Path,
+) -> Result<Command> {
+    let words = from_packages(&parts.qemu)?;
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
+    let (accel, cpu) = match how {
+        Acceleration::Kvm => ("kvm", "host"),
+        Acceleration::Tcg | Acceleration::Here => ("tcg,thread=multi", TCG_CPU),
+    };
+    command.args(["-M", "q35", "-accel", accel, "-cpu", cpu]);
+    command.args(["-smp", &spec.cpus.to_string(), "-m", &spec.memory_mib.to_string()]);
+    command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+    command.args(["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"]);
+    command.args(agent_port(&format!("fd={SOCKET_FD}")));
+    command.arg("-kernel").arg(kernel).arg("-initrd").arg(image);
+    // The watchdog of clock sources takes the emulation's hiccups for an unstable TSC, and then every
+    // reading of the clock, the guests' included, goes to an emulated HPET.
+    command.args(["-append", &cmdline("host", &format!("tsc=reliable {}", spec.cmdline))]);
+    Ok(command)
+}
+
+fn agent_port(socket: &str) -> Vec<String> {
+    let chardev = format!("socket,id=agent,{socket}");
+    let port = format!("virtserialport,chardev=agent,name={PORT}");
+    ["-chardev", &chardev, "-device", "virtio-serial-pci", "-device", &port]
+        .map(str::to_owned)
+        .to_vec()
+}
+
+/// Files a guest's QEMU makes, in the host.
+pub(super) struct GuestSockets {
+    pub(super) agent: String,
+    pub(super) qmp: String,
+    pub(super) console: String,
+}
+
+impl GuestSockets {
+    pub(super) fn new(run: &str, guest: &str) -> Self {
+        let directory = format!("{run}/{guest}");
+        let file = |name| format!("{directory}/{name}");
+        GuestSockets { agent: file("agent"), qmp: file("qmp"), console: file("console") }
+    }
+}
+
+pub(super) fn guest(
+    spec: &GuestSpec,
+    paths: &Paths,
+    files: &GuestPaths,
+    sockets: &GuestSockets,
+) -> Vec<String> {
+    // `-cpu host` dies in FPU or AVX set-up under emulated SVM. Without a hardware source of entropy
+    // the guest's random number generator would stay unseeded for minutes, and every draw of a random
+    // number (a new inode, an exec) would take one global lock that no real guest contends for.
+    let mut cpu = "qemu64,+x2apic,+rdrand".to_owned();
+    for feature in &spec.features {
+        cpu.push(',');
+        cpu.push_str(feature);
+    }
+    let mut words = paths.qemu.clone();
+    let mut add = |list: &[&str]| words.extend(list.iter().map(|&w| w.to_owned()));
+    add(&["-name", &format!("{},debug-threads=on", spec.name)]);
+    // Guests of a real host have no HPET (libvirt leaves it out). QEMU's keeps ticking at the rate of
+    // the guest's early boot, 250 times a second, in a thread that competes with the vCPUs.
+    add(&["-M", "q35,hpet=off", "-accel", "kvm", "-cpu", &cpu]);
+    let max = spec.max_vcpus.max(spec.vcpus);
+    add(&["-smp", &format!("{},maxcpus={max}", spec.vcpus), "-m", &spec.memory_mib.to_string()]);
+    add(&["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+    add(&["-serial", &format!("file:{}", sockets.console)]);
+    add(&["-qmp", &format!("unix:{},server=on,wait=off", sockets.qmp)]);
+    add(&["-kernel", &files.vmlinuz, "-initrd", &files.initrd]);
+    add(&["-append", &cmdline("guest", &spec.cmdline)]);
+    words.extend(agent_port(&format!("path={},server=on,wait=off", sockets.agent)));
+    words
+}

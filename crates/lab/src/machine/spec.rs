@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What is to be booted.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::packages::{Kernel, Packages};
+
+/// What is to run the host's instructions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Accel {
+    /// KVM where the machine has a usable one, else emulation.
+    #[default]
+    Auto,
+    /// Emulation.
+    Tcg,
+    /// KVM.
+    Kvm,
+    /// The running machine is the host: nothing is booted but guests.
+    Here,
+}
+
+/// What does run the host's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Acceleration {
+    /// QEMU's emulation: times are not those of hardware.
+    Tcg,
+    /// KVM: the lab's host is a guest itself.
+    Kvm,
+    /// The machine itself.
+    Here,
+}
+
+impl fmt::Display for Acceleration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Acceleration::Tcg => "emulated: times are not those of hardware",
+            Acceleration::Kvm => "KVM",
+            Acceleration::Here => "this machine",
+        })
+    }
+}
+
+/// A host to boot.
+#[derive(Clone, Debug)]
+pub struct MachineSpec {
+    /// What is to run it.
+    pub accel: Accel,
+    /// CPUs; ignored with [`Accel::Here`].
+    pub cpus: u32,
+    /// Memory, in MiB; ignored with [`Accel::Here`].
+    pub memory_mib: u32,
+    /// Kernels that guests will be started with.
+    pub guest_kernels: Vec<Kernel>,
+    /// Directory with `holdfast-agent`, `workloads/` and the other programs built.
+    pub dist: PathBuf,
+    /// More files for the host, such as other schedulers: here, there. The libraries they need go with them.
+    pub extra: Vec<(PathBuf, String)>,
+    /// Whether guests have the program `holdfast`, for `holdfast spins`.
+    pub holdfast_in_guests: bool,
+    /// Added to the host kernel's command line.
+    pub cmdline: String,
+    /// Where packages and images are kept.
+    pub cache: PathBuf,
+}
+
+impl MachineSpec {
+    /// The lab's usual host: 2 CPUs, 6 GiB, guests with the newest kernel.
+    pub fn new(dist: impl Into<PathBuf>) -> Self {
+        MachineSpec {
+            accel: Accel::Auto,
+            cpus: 2,
+            memory_mib: 6144,
+            guest_kernels: vec![Kernel::Linux7],
+            dist: dist.into(),
+            extra: Vec::new(),
+            holdfast_in_guests: false,
+            cmdline: String::new(),
+            cache: Packages::default_cache(),
+        }
+    }
+}
+
+/// KVM's paravirtual features that `-cpu host` brings on a real host.
+pub const PV_FEATURES: [&str; 5] = [
+    "+kvm-pv-unhalt",
+    "+kvm-pv-tlb-flush",
+    "+kvm-pv-ipi",
+    "+kvm-pv-sched-yield",
+    "+kvm-poll-control",
+];
+
+/// A guest to start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuestSpec {
+    /// Name; also that of the child that is its QEMU: `guest-NAME`.
+    pub name: String,
+    /// Kernel; one of [`MachineSpec::guest_kernels`].
+    pub kernel: Kernel,
+    /// vCPUs at boot.
+    pub vcpus: u32,
+    /// vCPUs there may be after hot-plugging; 0 for as many as at boot.
+    pub max_vcpus: u32,
+    /// Memory, in MiB.
+    pub memory_mib: u32,
+    /// CPU features with their sign, e.g. of [`PV_FEATURES`].
+    pub features: Vec<String>,
+    /// Whether spinning vCPUs leave the guest (pause-loop exits); all guests of a host agree on it.
+    pub pause_exits: bool,
+    /// Added to the guest kernel's command line.
+    pub cmdline: String,
+    /// CPUs of the host it may use; all if absent.
+    pub cpus: Option<Vec<u32>>,
+}
+
+impl GuestSpec {
+    /// The lab's usual guest: 4 vCPUs, 512 MiB, every paravirtual feature, no pause-loop exits.
+    pub fn new(name: &str) -> Self {
+        GuestSpec {
+            name: name.to_owned(),
+            kernel: Kernel::Linux7,
+            vcpus: 4,
+            max_vcpus: 0,
+            memory_mib: 512,
+            features: PV_FEATURES.map(str::to_owned).to_vec(),
+            pause_exits: false,
+            cmdline: String::new(),
+            cpus: None,
+        }
+    }
+
+    /// Name of the child of the host's agent that is this guest's QEMU.
+    pub fn child(&self) -> String {
+        child_name(&self.name)
+    }
+}
+
+pub(super) fn child_name(guest: &str) -> String {
+    format!("guest-{guest}")
+}

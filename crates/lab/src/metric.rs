@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What a window is measured by: every metric's name, unit and direction, in one place.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Class of a vCPU at the moment it lost its CPU, as the observer names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// In no critical section.
+    Free,
+    /// Holds a spinlock or has preemption off.
+    Holder,
+    /// Serves an interrupt.
+    Irq,
+    /// Waits in a lock's queue.
+    Waiter,
+    /// First in a lock's queue.
+    Head,
+    /// Could not be read.
+    Unknown,
+}
+
+impl Class {
+    /// All classes, most harmful first.
+    pub const ALL: [Class; 6] =
+        [Class::Holder, Class::Irq, Class::Head, Class::Waiter, Class::Free, Class::Unknown];
+
+    /// The key in the observer's output, and the name in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Class::Free => "free",
+            Class::Holder => "holder",
+            Class::Irq => "irq",
+            Class::Waiter => "waiter",
+            Class::Head => "head",
+            Class::Unknown => "unknown",
+        }
+    }
+
+    /// Name, title and direction of a metric of this class: preempting some classes hurts siblings.
+    fn facts(self, name: &str, title: &str) -> (String, String, Better) {
+        let better = match self {
+            Class::Holder | Class::Irq | Class::Head => Better::Lower,
+            Class::Waiter | Class::Free | Class::Unknown => Better::Neither,
+        };
+        (format!("{}_{name}", self.as_str()), format!("{} {title}", self.as_str()), better)
+    }
+}
+
+/// One figure of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Metric {
+    /// Operations of the workload per second of the guest's clock.
+    Throughput,
+    /// Operations of the workload per second of CPU time the VM used.
+    WorkPerVmCpuSecond,
+    /// How long an operation took, all threads of the workload together: the time of a build, say,
+    /// divided by its size, µs.
+    TimePerOpUs,
+    /// CPU time the VM used for an operation, all its threads, µs.
+    VmCpuUsPerOp,
+    /// CPU time of the VM, all its threads, in percent of one CPU.
+    VmCpuPercent,
+    /// CPU time of the hogs, all together, in percent of one CPU.
+    HogsCpuPercent,
+    /// What the VM would get by max-min fairness, in percent of one CPU.
+    VmFairSharePercent,
+    /// What the VM got less what was fair, in points (percent of one CPU).
+    ShareDeviationPoints,
+    /// Operations per second of the one workload that runs beside the case's own.
+    BesideThroughput,
+    /// CPU time of all that runs beside the VM, hogs apart, in percent of one CPU.
+    BesideCpuPercent,
+    /// What that got less what was fair, in points (percent of one CPU).
+    BesideShareDeviationPoints,
+    /// What the VM got less what the one workload or VM beside it got, in points.
+    ShareOverBesidePoints,
+    /// Half of the operations took at most this long, µs.
+    OpP50Us,
+    /// 99 % of the operations took at most this long, µs.
+    OpP99Us,
+    /// CPU time the guest spent in user mode for an operation, by its own accounting, µs.
+    UserUsPerOp,
+    /// CPU time the guest spent in its kernel for an operation, by its own accounting, µs.
+    SystemUsPerOp,
+    /// Half of the operations of the one workload beside the case's own took at most this long, µs.
+    BesideOpP50Us,
+    /// 99 % of them took at most this long, µs.
+    BesideOpP99Us,
+    /// Time the guest's CPUs waited for contended spinlocks, ms per second of VM CPU time.
+    SpinWaitMs,
+    /// Waits of at least 1 ms (2^20 ns) for a spinlock, per second of VM CPU time.
+    LongSpinWaits,
+    /// Involuntary preemptions of vCPUs of a class, per second of VM CPU time.
+    Preemptions(Class),
+    /// Those of them that lasted longer than the observer's cap (1 ms).
+    LongPreemptions(Class),
+    /// Time off the CPU after them, ms per second of VM CPU time.
+    OffCpuMs(Class),
+}
+
+/// Which way a metric improves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    /// More is better.
+    Higher,
+    /// Less is better.
+    Lower,
+    /// Neither: it describes what was done.
+    Neither,
+}
+
+impl Metric {
+    /// Every metric, in the order reports use.
+    pub fn all() -> Vec<Metric> {
+        use Metric::*;
+        let mut all = vec![
+            Throughput,
+            WorkPerVmCpuSecond,
+            TimePerOpUs,
+            VmCpuUsPerOp,
+            VmCpuPercent,
+            HogsCpuPercent,
+            VmFairSharePercent,
+            ShareDeviationPoints,
+            BesideThroughput,
+            BesideCpuPercent,
+            BesideShareDeviationPoints,
+            ShareOverBesidePoints,
+            OpP50Us,
+            OpP99Us,
+            UserUsPerOp,
+            SystemUsPerOp,
+            BesideOpP50Us,
+            BesideOpP99Us,
+            SpinWaitMs,
+            LongSpinWaits,
+        ];
+        for make in [Preemptions, LongPreemptions, OffCpuMs] {
+            all.extend(Class::ALL.map(make));
+        }
+        all
+    }
+
+    /// All there is to know of a metric: its name, its title, and which way it improves.
+    fn facts(self) -> (String, String, Better) {
+        use Better::{Higher, Lower, Neither};
+        use Metric::*;
+        let (name, title, better) = match self {
+            Throughput => ("throughput_ops_per_second", "throughput, ops/s", Higher),
+            WorkPerVmCpuSecond => ("work_per_vm_cpu_second", "work per VM-CPU-second, ops", Higher),
+            TimePerOpUs => {
+                ("time_per_op_us", "time per operation, all threads together, µs", Lower)
+            }
+            VmCpuUsPerOp => ("vm_cpu_us_per_op", "VM's CPU time per operation, µs", Lower),
+            VmCpuPercent => ("vm_cpu_percent", "VM's CPU, % of one", Neither),
+            HogsCpuPercent => ("hogs_cpu_percent", "hogs' CPU, % of one", Neither),
+            VmFairSharePercent => ("vm_fair_share_percent", "VM's fair share, % of one", Neither),
+            ShareDeviationPoints => {
+                ("share_deviation_points", "VM's share less its fair share, points", Neither)
+            }
+            BesideThroughput => {
+                ("beside_throughput_ops_per_second", "throughput beside it, ops/s", Neither)
+            }
+            BesideCpuPercent => {
+                ("beside_cpu_percent", "CPU of what runs beside it, % of one", Neither)
+            }
+            BesideShareDeviationPoints => (
+                "beside_share_deviation_points",
+                "share of what runs beside it less its fair share, points",
+                Neither,
+            ),
+            ShareOverBesidePoints => (
+                "share_over_beside_points",
+                "VM's share less that of what runs beside it, points",
+                Neither,
+            ),
+            OpP50Us => ("op_p50_us", "operation time, median, µs", Lower),
+            OpP99Us => ("op_p99_us", "operation time, 99th percentile, µs", Lower),
+            UserUsPerOp => ("user_us_per_op", "user time per operation, µs", Lower),
+            SystemUsPerOp => ("system_us_per_op", "system time per operation, µs", Lower),
+            BesideOpP50Us => ("beside_op_p50_us", "operation time beside it, median, µs", Lower),
+            BesideOpP99Us => {
+                ("beside_op_p99_us", "operation time beside it, 99th percentile, µs", Lower)
+            }
+            SpinWaitMs => (
+                "spin_wait_ms_per_vm_cpu_second",
+                "waiting for spinlocks, ms per VM-CPU-second",
+                Lower,
+            ),
+            LongSpinWaits => (
+                "long_spin_waits_per_vm_cpu_second",
+                "waits > 1 ms for a spinlock per VM-CPU-second",
+                Lower,
+            ),
+            Preemptions(class) => {
+                return class
+                    .facts("preemptions_per_vm_cpu_second", "preemptions per VM-CPU-second");
+            }
+            LongPreemptions(class) => {
+                return class.facts(
+                    "long_preemptions_per_vm_cpu_second",
+                    "preemptions > 1 ms per VM-CPU-second",
+                );
+            }
+            OffCpuMs(class) => {
+                return class.facts("offcpu_ms_per_vm_cpu_second", "off CPU, ms per VM-CPU-second");
+            }
+        };
+        (name.into(), title.into(), better)
+    }
+
+    /// Name in experiments and results; it ends with the unit.
+    pub fn name(self) -> String {
+        self.facts().0
+    }
+
+    /// What a reader is told it is, with its unit.
+    pub fn title(self) -> String {
+        self.facts().1
+    }
+
+    /// Which way it improves.
+    pub fn better(self) -> Better {
+        self.facts().2
+    }
+
+    /// Whether a quotient of two contenders' values says anything: it does not for differences.
+    pub fn has_ratio(self) -> bool {
+        use Metric::{BesideShareDeviationPoints, ShareDeviationPoints, ShareOverBesidePoints};
+        !matches!(self, ShareDeviationPoints | BesideShareDeviationPoints | ShareOverBesidePoints)
+    }
+}
+
+impl fmt::Display for Metric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name())
+    }
+}
+
+/// A name that is no metric's.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no metric \"{name}\"; there is {}", Metric::all().iter().map(|m| m.name()).collect::<Vec<_>>().join(", "))]
+pub struct UnknownMetric {
+    name: String,
+}
+
+impl FromStr for Metric {
+    type Err = UnknownMetric;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        Metric::all()
+            .into_iter()
+            .find(|m| m.name() == name)
+            .ok_or_else(|| UnknownMetric { name: name.into() })
+    }
+}
+
+impl Serialize for Metric {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for Metric {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        name.parse().map_err(serde::de::Error::custom)
+    }
+}

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Debian packages without installing any: resolved at run time from the mirror the machine's apt
+//! already uses, checked by apt against the machine's keyring, unpacked into a cache by content.
+//!
+//! ```text
+//! ~/.cache/holdfast/
+//!   apt/                 private apt root: lists and configuration, nothing of the machine's is touched
+//!   archives/            downloads under way
+//!   unpacked/SHA256/     one package each
+//! ```
+
+mod apt;
+mod fetch;
+mod index;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::index::{Package, Source};
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+
+/// A release of Debian, by code name: what `testing` is called changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Suite {
+    /// Debian 12: Linux 6.1.
+    Bookworm,
+    /// Debian 13: Linux 6.12, QEMU 10.
+    Trixie,
+    /// Debian 14: Linux 7.
+    Forky,
+}
+
+impl Suite {
+    /// Name in the archive.
+    pub fn name(self) -> &'static str {
+        match self {
+            Suite::Bookworm => "bookworm",
+            Suite::Trixie => "trixie",
+            Suite::Forky => "forky",
+        }
+    }
+}
+
+impl fmt::Display for Suite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A kernel of Debian's, by what it is good for; the exact version is whatever the archive has today.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Kernel {
+    /// Debian 12's: `__preempt_count` and `current_task` as per-CPU variables of their own.
+    #[serde(rename = "linux-6.1")]
+    Linux6_1,
+    /// Debian 13's: `pcpu_hot`; no sched_ext in Debian's build.
+    #[serde(rename = "linux-6.12")]
+    Linux6_12,
+    /// Debian testing's: sched_ext. The lab's host runs this one.
+    #[serde(rename = "linux-7")]
+    Linux7,
+}
+
+impl Kernel {
+    /// All of them, oldest first.
+    pub const ALL: [Kernel; 3] = [Kernel::Linux6_1, Kernel::Linux6_12, Kernel::Linux7];
+
+    /// Name in experiments.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kernel::Linux6_1 => "linux-6.1",
+            Kernel::Linux6_12 => "linux-6.12",
+            Kernel::Linux7 => "linux-7",
+        }
+    }
+
+    /// Release it comes from.
+    pub fn suite(self) -> Suite {
+        match self {
+            Kernel::Linux6_1 => Suite::Bookworm,
+            Kernel::Linux6_12 => Suite::Trixie,
+            Kernel::Linux7 => Suite::Forky,
+        }
+    }
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Kernel {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        Kernel::ALL.into_iter().find(|k| k.name() == name).ok_or_else(|| {
+            let known = Kernel::ALL.map(Kernel::name).join(", ");
+            Error::Unsupported(format!("there is no kernel `{name}`; there are {known}"))
+        })
+    }
+}
+
+/// A package in the cache, unpacked.
+#[derive(Clone, Debug)]
+pub struct Unpacked {
+    /// What it is.
+    pub package: Package,
+    /// Directory that holds its files as if it were `/`.
+    pub root: PathBuf,
+}
+
+/// Unpacked packages seen as one file system.
+#[derive(Clone, Debug, Default)]
+pub struct Tree {
+    /// In order of search.
+    pub packages: Vec<Unpacked>,
+}
+
+impl Tree {
+    /// Finds a file by its path below `/`, `/usr/lib` and `/lib` being the same.
+    pub fn find(&self, path: &str) -> Option<PathBuf> {
+        let path = path.trim_start_matches('/');
+        let merged = path.strip_prefix("usr/").unwrap_or(path);
+        let candidates = [path.to_owned(), merged.to_owned(), format!("usr/{merged}")];
+        let mut all = self.packages.iter().flat_map(|p| candidates.iter().map(|c| p.root.join(c)));
+        all.find(|p| p.symlink_metadata().is_ok())
+    }
+
+    /// As [`Tree::find`], where there is no going on without it.
+    pub fn get(&self, path: &str) -> Result<PathBuf> {
+        let none = || {
+            let names: Vec<_> = self.packages.iter().map(|p| p.package.name.as_str()).collect();
+            Error::Packages(format!("none of the packages {} has {path}", names.join(", ")))
+        };
+        self.find(path).ok_or_else(none)
+    }
+}
+
+/// The cache and what the archive offers.
+pub struct Packages {
+    apt: apt::Root,
+    cache: PathBuf,
+    indices: BTreeMap<(Suite, apt::Kind), index::Index>,
+}
+
+impl Packages {
+    /// Opens the cache: `$XDG_CACHE_HOME/holdfast` unless told otherwise.
+    pub fn open(cache: &Path) -> Result<Self> {
+        let apt = apt::Root::open(&cache.join("apt"))?;
+        Ok(Packages { apt, cache: cache.to_owned(), indices: BTreeMap::new() })
+    }
+
+    /// Where the cache is unless somebody says otherwise.
+    pub fn default_cache() -> PathBuf {
+        let dir = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let base = dir("XDG_CACHE_HOME").or_else(|| Some(dir("HOME")?.join(".cache")));
+        base.unwrap_or_else(std::env::temp_dir).join("holdfast")
+    }
+
+    /// Reads the lists of these releases, refreshing those older than a day in one go.
+    pub fn prepare(
+        &mut self,
+        suites: &[Suite],
+        sources: &[Suite],
+        progress: &Progress,
+    ) -> Result<()> {
+        let binary = suites.iter().map(|&s| (s, apt::Kind::Binary));
+        let source = sources.iter().map(|&s| (s, apt::Kind::Source));
+        let wanted: Vec<_> =
+            binary.chain(source).filter(|key| !self.indices.contains_key(key)).collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let lock = fetch::lock(&self.cache, progress)?;
+        self.apt.refresh(&wanted, progress)?;
+        drop(lock);
+        for key in wanted {
+            let text = self.apt.list(key)?;
+            self.indices.insert(key, index::Index::new(text));
+        }
+        Ok(())
+    }
+
+    /// Forgets lists that the archive may have moved on from; whether there were any.
+    pub fn expire(&mut self) -> Result<bool> {
+        const RECENT: Duration = Duration::from_secs(600);
+        self.indices.clear();
+        self.apt.expire(RECENT)
+    }
+
+    fn index(&self, suite: Suite, kind: apt::Kind) -> Result<&index::Index> {
+        let unread = || Error::Packages(format!("the lists of {suite} have not been read"));
+        self.indices.get(&(suite, kind)).ok_or_else(unread)
+    }
+
+    /// These packages and what they need among those whose names `follow` accepts.
+    pub fn resolve(
+        &self,
+        suite: Suite,
+        names: &[&str],
+        follow: impl Fn(&str) -> bool,
+    ) -> Result<Vec<Package>> {
+        self.index(suite, apt::Kind::Binary)?.closure(suite, names, follow)
+    }
+
+    /// A kernel: its image, modules and configuration.
+    pub fn kernel(&self, kernel: Kernel) -> Result<Vec<Package>> {
+        const META: &str = "linux-image-cloud-amd64";
+        // The image is one package or, in newer releases, several; their names carry the version.
+        let versioned =
+            |name: &str| name.starts_with("linux-") && name.contains(|c: char| c.is_ascii_digit());
+        let mut found = self.resolve(kernel.suite(), &[META], versioned)?;
+        found.retain(|p| p.name != META);
+        let version = |p: &Package| p.version.clone();
+        let (major, minor) = match kernel {
+            Kernel::Linux6_1 => (6, Some(1)),
+            Kernel::Linux6_12 => (6, Some(12)),
+            Kernel::Linux7 => (7, None),
+        };
+        let right = found.first().is_some_and(|p| {
+            let mut numbers = p.version.split(['.', '-']).map_while(|n| n.parse::<u32>().ok());
+            let (a, b) = (numbers.next(), numbers.next());
+            if minor.is_some() { (a, b) == (Some(major), minor) } else { a >= Some(major) }
+        });
+        if !right {
+            let have: Vec<_> = found.iter().map(version).collect();
+            let suite = kernel.suite();
+            return Err(Error::Packages(format!("{suite} has {have:?} where {kernel} was")));
+        }
+        Ok(found)
+    }
+
+    /// A source package.
+    pub fn source(&self, suite: Suite, name: &str) -> Result<Source> {
+        self.index(suite, apt::Kind::Source)?.source(suite, name)
+    }
+
+    /// Downloads what the cache lacks and unpacks it; survives being stopped at any point.
+    pub fn fetch(&self, packages: &[Package], progress: &Progress) -> Result<Tree> {
+        fetch::packages(&self.apt, &self.cache, packages, progress)
+    }
+
+    /// As [`Packages::fetch`]: the directory of the unpacked upstream archive.
+    pub fn fetch_source(&self, source: &Source, progress: &Progress) -> Result<PathBuf> {
+        fetch::source(&self.apt, &self.cache, source, progress)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_kernels_as_experiments_do() {
+        for kernel in Kernel::ALL {
+            assert_eq!(kernel.name().parse::<Kernel>().unwrap(), kernel);
+            let json = serde_json::to_string(&kernel).unwrap();
+            assert_eq!(json, format!("\"{kernel}\""));
+        }
+        assert!("linux-5".parse::<Kernel>().unwrap_err().to_string().contains("linux-6.12"));
+    }
+}

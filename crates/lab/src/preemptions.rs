@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Reads what `holdfast preemptions --json` prints (`holdfast.preemptions/1`), as far as the lab needs it.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::metric::Class;
+
+/// Cumulative counters of the observer at one moment.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Report {
+    /// Events the observer could not keep up with since it started.
+    #[serde(default)]
+    lost_events: u64,
+    /// The VMs it sees.
+    vms: Vec<Vm>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Vm {
+    pid: i32,
+    vcpus: Vec<Vcpu>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Vcpu {
+    tid: i32,
+    readable: bool,
+    preemptions: BTreeMap<String, u64>,
+    offcpu_ns: BTreeMap<String, u64>,
+    offcpu_over_cap: BTreeMap<String, u64>,
+}
+
+/// What happened to the vCPUs of one VM between two reports, by class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Preempted {
+    /// Times a vCPU of the class was preempted.
+    pub count: u64,
+    /// Those that lasted longer than the observer's cap.
+    pub long: u64,
+    /// Time off the CPU after them, ns.
+    pub offcpu_ns: u64,
+}
+
+/// Reads a line of the observer's.
+pub fn parse(line: &serde_json::Value) -> Option<Report> {
+    let schema = line.get("schema")?.as_str()?;
+    if schema != "holdfast.preemptions/1" {
+        return None;
+    }
+    Report::deserialize(line).ok()
+}
+
+/// What happened between two reports to the VM whose process is `pid`, for each class that is known.
+///
+/// Nothing is known if the VM is not in both reports or if events were lost between them; of a VM
+/// with a vCPU that cannot be read only [`Class::Unknown`] is known.
+pub fn between(before: &Report, after: &Report, pid: i32) -> BTreeMap<Class, Preempted> {
+    let vm_of = |r: &Report| r.vms.iter().find(|vm| vm.pid == pid).cloned();
+    let (Some(old), Some(new)) = (vm_of(before), vm_of(after)) else {
+        return BTreeMap::new();
+    };
+    if after.lost_events != before.lost_events || new.vcpus.is_empty() {
+        return BTreeMap::new();
+    }
+    let readable = old.vcpus.iter().chain(&new.vcpus).all(|v| v.readable);
+    let known = Class::ALL.into_iter().filter(|c| readable || *c == Class::Unknown);
+    known.map(|class| (class, difference(&old, &new, class))).collect()
+}
+
+fn difference(old: &Vm, new: &Vm, class: Class) -> Preempted {
+    let get = |map: &BTreeMap<String, u64>| map.get(class.as_str()).copied().unwrap_or(0);
+    let mut sum = Preempted::default();
+    for vcpu in &new.vcpus {
+        let was = old.vcpus.iter().find(|v| v.tid == vcpu.tid);
+        let grown = |field: fn(&Vcpu) -> &BTreeMap<String, u64>| {
+            get(field(vcpu)).saturating_sub(was.map_or(0, |v| get(field(v))))
+        };
+        sum.count += grown(|v| &v.preemptions);
+        sum.long += grown(|v| &v.offcpu_over_cap);
+        sum.offcpu_ns += grown(|v| &v.offcpu_ns);
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn line(holder: u64, lost: u64, readable: bool) -> Value {
+        let zero =
+            json!({"free": 0, "holder": holder, "irq": 0, "waiter": 0, "head": 0, "unknown": 1});
+        json!({
+            "schema": "holdfast.preemptions/1", "t_ns": 1, "lost_events": lost,
+            "vms": [{"pid": 7, "vcpus": [{
+                "vcpu": 0, "tid": 8, "readable": readable, "kernel": "7.2.12",
+                "preemptions": zero, "offcpu_ns": {"holder": holder * 1000},
+                "offcpu_over_cap": {"holder": holder / 2},
+            }]}],
+        })
+    }
+
+    fn grown(before: Value, after: Value, pid: i32) -> BTreeMap<Class, Preempted> {
+        between(&parse(&before).unwrap(), &parse(&after).unwrap(), pid)
+    }
+
+    #[test]
+    fn subtracts_earlier_counts() {
+        let found = grown(line(10, 0, true), line(30, 0, true), 7);
+        assert_eq!(found[&Class::Holder], Preempted { count: 20, long: 10, offcpu_ns: 20_000 });
+        assert_eq!(found[&Class::Free], Preempted::default());
+    }
+
+    #[test]
+    fn knows_nothing_of_other_vms_and_after_lost_events() {
+        assert!(grown(line(10, 0, true), line(30, 0, true), 9).is_empty());
+        assert!(grown(line(10, 0, true), line(30, 1, true), 7).is_empty());
+    }
+
+    #[test]
+    fn claims_no_class_of_a_vm_it_cannot_read() {
+        let found = grown(line(10, 0, true), line(10, 0, false), 7);
+        assert_eq!(found.keys().copied().collect::<Vec<_>>(), [Class::Unknown]);
+    }
+
+    #[test]
+    fn refuses_another_schema() {
+        assert!(parse(&json!({"schema": "holdfast.preemptions/2", "vms": []})).is_none());
+        assert!(parse(&json!({"vms": []})).is_none());
+    }
+}

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The report as one HTML file: no script, no external resource, light and dark.
+
+use std::fmt::{self, Write};
+use std::path::Path;
+
+use crate::experiment::{Case, Experiment};
+use crate::metric::Metric;
+use crate::report::format::{figure, optional, ratio};
+use crate::report::svg::NR_SERIES;
+use crate::report::view::Deeds;
+use crate::report::{plots, sources, view};
+use crate::result::{Comparison, ResultError, RunResult, Verdict};
+
+const STYLE: &str = include_str!("report.css");
+
+/// The page.
+pub fn render(result: &RunResult) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = write_page(&mut out, result);
+    out
+}
+
+/// Writes the page to `path`.
+pub fn write(result: &RunResult, path: &Path) -> Result<(), ResultError> {
+    std::fs::write(path, render(result))
+        .map_err(|why| ResultError::Write { path: path.into(), why })
+}
+
+/// Text as it may stand in an element or an attribute.
+pub(super) fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// Escaped text in which what stands between backticks is code.
+pub(super) fn prose(text: &str) -> String {
+    let mut out = String::new();
+    let parts: Vec<&str> = text.split('`').collect();
+    for (i, part) in parts.iter().enumerate() {
+        // An odd one out is a backtick.
+        let (open, close) = match i % 2 {
+            0 => ("", ""),
+            _ if i + 1 < parts.len() => ("<code>", "</code>"),
+            _ => ("`", ""),
+        };
+        out.push_str(&format!("{open}{}{close}", escape(part)));
+    }
+    out
+}
+
+fn write_page(out: &mut String, result: &RunResult) -> fmt::Result {
+    let names: Vec<&str> = result.experiments.iter().map(|e| e.name.as_str()).collect();
+    let title = format!("Holdfast: {}", names.join(", "));
+    writeln!(out, "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">")?;
+    writeln!(out, "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">")?;
+    writeln!(out, "<meta name=\"color-scheme\" content=\"light dark\">")?;
+    writeln!(out, "<title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>", escape(&title))?;
+    writeln!(out, "<h1>{}</h1>", escape(&title))?;
+    for line in view::origin(result) {
+        writeln!(out, "<p class=\"origin\">{}</p>", escape(&line))?;
+    }
+    for line in view::warnings(result) {
+        writeln!(out, "<p class=\"warning\">{}</p>", escape(&line))?;
+    }
+    write_verdicts(out, &result.expectations)?;
+    for experiment in &result.experiments {
+        write_experiment(out, result, experiment)?;
+    }
+    writeln!(out, "{NOTES}</body>\n</html>")
+}
+
+const NOTES: &str = "<h2>How to read this</h2>
+<ul>
+<li>Contenders alternate in short windows; only windows of one round are compared. A ratio is the mean
+of the contender over the mean of the baseline, with its 95 % bootstrap interval; <b>*</b> and a filled dot
+mark a difference (the interval excludes 1, and p &lt; 0.05 in a permutation test).</li>
+<li>Work per VM-CPU-second is throughput divided by the CPU time the VM used: more of it is a win that
+nobody else paid for.</li>
+<li>Fair is max-min fair: CPU time is poured into all threads at the same rate until one has all it wants.</li>
+<li>Preemptions are involuntary; the class is that of the vCPU when it lost its CPU.</li>
+</ul>
+";
+
+fn write_verdicts(out: &mut String, verdicts: &[Verdict]) -> fmt::Result {
+    if verdicts.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "<h2>What it had to show</h2>\n<div class=\"wide\"><table>")?;
+    writeln!(
+        out,
+        "<tr><th></th><th class=\"text\">case</th><th class=\"text\">contender</th><th class=\"text\">what</th><th>expected</th><th>measured</th></tr>"
+    )?;
+    for v in verdicts {
+        let (class, text) = if v.met { ("met", "met") } else { ("missed", "missed") };
+        let expected = match (v.min, v.max) {
+            (Some(min), Some(max)) => format!("{min} to {max}"),
+            (Some(min), None) => format!("≥ {min}"),
+            (None, Some(max)) => format!("≤ {max}"),
+            (None, None) => String::new(),
+        };
+        writeln!(
+            out,
+            "<tr><td class=\"{class}\">{text}</td><td class=\"text\">{}: {}</td><td class=\"text\">{}</td><td class=\"text\">{}{} of {}</td><td>{expected}</td><td>{}</td></tr>",
+            escape(&v.experiment),
+            escape(&v.case),
+            escape(&v.contender),
+            v.of,
+            v.over.as_ref().map_or(String::new(), |over| format!(" over {}", escape(over))),
+            escape(&v.metric.title()),
+            v.measured.map_or_else(|| "not measured".into(), figure),
+        )?;
+    }
+    writeln!(out, "</table></div>")
+}
+
+fn write_experiment(out: &mut String, result: &RunResult, experiment: &Experiment) -> fmt::Result {
+    writeln!(out, "<section>\n<h2>{}</h2>", escape(&experiment.name))?;
+    writeln!(out, "<p>{}</p>", prose(&experiment.summary))?;
+    write_legend(out, experiment)?;
+    sources::write(out, result, experiment)?;
+    for metric in [Metric::WorkPerVmCpuSecond, Metric::Throughput] {
+        let drawn = plots::intervals(result, experiment, metric);
+        write_figure(out, &drawn, &format!("{}, with 95 % intervals", metric.title()))?;
+    }
+    write_figure(
+        out,
+        &plots::shares(result, experiment),
+        "Share of CPU against fair share, a dot for each window; the band is 5 points wide either way",
+    )?;
+    for case in &experiment.cases {
+        write_case(out, result, experiment, case)?;
+    }
+    writeln!(out, "</section>")
+}
+
+fn write_legend(out: &mut String, experiment: &Experiment) -> fmt::Result {
+    write!(out, "<p class=\"legend\">")?;
+    for (i, contender) in experiment.contenders.iter().enumerate() {
+        let scheduler = (!contender.schedules()).then(|| "the kernel's own scheduler".to_owned());
+        let commands = contender.commands().map(|command| command.join(" "));
+        let command = scheduler.into_iter().chain(commands).collect::<Vec<_>>().join(" + ");
+        write!(
+            out,
+            "<span><i style=\"background:var(--s{})\"></i>{} <small>{}</small></span> ",
+            i % NR_SERIES,
+            escape(&contender.name),
+            escape(&command)
+        )?;
+    }
+    writeln!(out, "</p>")
+}
+
+pub(super) fn write_figure(out: &mut String, drawn: &str, caption: &str) -> fmt::Result {
+    writeln!(out, "<figure>\n{drawn}\n<figcaption>{}</figcaption>\n</figure>", escape(caption))
+}
+
+fn write_case(
+    out: &mut String,
+    result: &RunResult,
+    experiment: &Experiment,
+    case: &Case,
+) -> fmt::Result {
+    writeln!(out, "<h3>{}</h3>", escape(&case.name))?;
+    writeln!(out, "<p>{}</p>", escape(&view::describe(experiment, case)))?;
+    write_table(out, result, experiment, case)?;
+    write_deeds(out, &view::deeds(result, experiment, case))?;
+    let metric = Metric::WorkPerVmCpuSecond;
+    let drawn = plots::windows(result, experiment, case, metric);
+    write_figure(out, &drawn, &format!("{} of every window", metric.title()))?;
+    if let Some(drawn) = plots::latencies(result, experiment, case) {
+        write_figure(out, &drawn, "Operation times")?;
+    }
+    match plots::preemptions(result, experiment, case) {
+        Some(drawn) => write_figure(
+            out,
+            &drawn,
+            "Preemptions of vCPUs by class; the line in a bar marks those longer than 1 ms",
+        ),
+        None => writeln!(out, "<p>Preemptions were not measured.</p>"),
+    }
+}
+
+fn write_table(
+    out: &mut String,
+    result: &RunResult,
+    experiment: &Experiment,
+    case: &Case,
+) -> fmt::Result {
+    let against = |is_baseline: bool, c: Option<&Comparison>| match c {
+        _ if is_baseline => "1".into(),
+        Some(c) => ratio(c.ratio, c.low, c.high, c.is_significant()),
+        None => "-".into(),
+    };
+    let base = escape(&experiment.baseline().name);
+    writeln!(out, "<div class=\"wide\"><table>\n<tr><th>contender</th><th>windows</th>")?;
+    writeln!(out, "<th>work per VM-CPU-s</th><th>work, {base} = 1</th>")?;
+    writeln!(out, "<th>ops/s</th><th>ops/s, {base} = 1</th><th>share, %</th><th>fair, %</th>")?;
+    writeln!(out, "<th>holders preempted, per VM-CPU-s</th><th>for &gt; 1 ms</th></tr>")?;
+    for row in view::rows(result, experiment, case) {
+        writeln!(
+            out,
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            escape(row.contender),
+            row.windows,
+            optional(row.work),
+            against(row.is_baseline, row.work_ratio),
+            optional(row.throughput),
+            against(row.is_baseline, row.throughput_ratio),
+            optional(row.share),
+            optional(row.fair),
+            optional(row.holders),
+            optional(row.holders_long),
+        )?;
+    }
+    writeln!(out, "</table></div>")?;
+    writeln!(out, "<p class=\"hint\">[low, high]: 95 % interval; <b>*</b> differs from {base}</p>")
+}
+
+/// What schedulers say they did: a row for each counter, a column for each scheduler.
+fn write_deeds(out: &mut String, all: &[Deeds]) -> fmt::Result {
+    let Some(first) = all.first() else { return Ok(()) };
+    writeln!(out, "<details><summary>What the scheduler did, per VM-CPU-second</summary>")?;
+    write!(out, "<div class=\"wide\"><table>\n<tr><th>counter</th>")?;
+    for deeds in all {
+        write!(out, "<th>{}</th>", escape(deeds.contender))?;
+    }
+    writeln!(out, "</tr>")?;
+    // All of them are the same program, so they have the same counters.
+    for (g, (title, counters)) in first.groups.iter().enumerate() {
+        for (i, (name, _)) in counters.iter().enumerate() {
+            write!(out, "<tr><td>{title}: {name}</td>")?;
+            for deeds in all {
+                let value = deeds.groups.get(g).and_then(|(_, values)| values.get(i));
+                write!(out, "<td>{}</td>", optional(value.map(|(_, value)| *value)))?;
+            }
+            writeln!(out, "</tr>")?;
+        }
+    }
+    writeln!(out, "</table></div></details>")
+}

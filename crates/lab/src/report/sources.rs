@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The section of a source: what was printed, ours beside it, and what became of it.
+
+use std::fmt::{self, Write};
+
+use super::format::{figure, ratio};
+use super::html::{escape, prose, write_figure};
+use super::source_plots;
+use crate::experiment::Experiment;
+use crate::metric::Better;
+use crate::result::RunResult;
+use crate::sources::verdict::{self, Compared, Values, Verdict};
+use crate::sources::{self, Effect, Published};
+use crate::stats::{self, Estimate};
+
+/// Writes what belongs to `experiment`, if it measures a source again.
+pub(super) fn write(out: &mut String, result: &RunResult, experiment: &Experiment) -> fmt::Result {
+    let Some(published) = sources::of(&experiment.name) else { return Ok(()) };
+    write_head(out, &published)?;
+    for effect in &published.effects {
+        let rows = verdict::compare(result, &experiment.name, effect);
+        write_effect(out, experiment, effect, &rows)?;
+    }
+    for case in &experiment.cases {
+        if let Some(drawn) = source_plots::spin_waits(result, experiment, case) {
+            let caption = format!("{}: the guest's waits for spinlocks, by contender", case.name);
+            write_figure(out, &drawn, &caption)?;
+        }
+    }
+    writeln!(out, "<h3>What does not transfer</h3>\n<ul>")?;
+    for line in &published.not_transferred {
+        writeln!(out, "<li>{}</li>", prose(line))?;
+    }
+    if result.provenance.accelerator == "tcg" {
+        writeln!(
+            out,
+            "<li>The host is emulated: times are not those of hardware, the costs of an exit, an interrupt and a page fault relative to each other neither.</li>"
+        )?;
+    }
+    writeln!(out, "</ul>\n<h3>All measured</h3>")
+}
+
+fn write_head(out: &mut String, p: &Published) -> fmt::Result {
+    writeln!(
+        out,
+        "<p>{}: {}, <cite>{}</cite>, {}.</p>",
+        escape(&p.id),
+        escape(&p.author),
+        escape(&p.title),
+        escape(&p.published)
+    )?;
+    writeln!(out, "<p><b>There.</b> {}</p>", prose(&p.machine))?;
+    writeln!(out, "<p><b>Here.</b> {}</p>", prose(&p.scaling))
+}
+
+fn write_effect(
+    out: &mut String,
+    experiment: &Experiment,
+    effect: &Effect,
+    rows: &[Compared],
+) -> fmt::Result {
+    let overall = verdict::overall(rows);
+    let title = overall.map_or("it depends on the row", Verdict::as_str);
+    writeln!(out, "<h3>{}: {title}</h3>", escape(&effect.name))?;
+    writeln!(out, "<p>{}</p>", prose(&effect.what))?;
+    write_table(out, effect, rows)?;
+    let is_gone = |r: &Compared| matches!(r.verdict, Verdict::Gone | Verdict::Reversed);
+    if rows.iter().any(is_gone) && !effect.gone.is_empty() {
+        writeln!(out, "<p><b>A likely reason.</b> {}</p>", prose(&effect.gone))?;
+    }
+    if let Some(drawn) = source_plots::changes(experiment, &effect.name, rows) {
+        let caption = "Cross: after over before as printed. Below it ours, under the kernel's scheduler \
+                       unless said; and below that, in its colour, holdfast over the kernel's scheduler, \
+                       in the case of before and in that of after. Lines are 95 % intervals, filled \
+                       dots differ from 1.";
+        write_figure(out, &drawn, caption)?;
+    }
+    Ok(())
+}
+
+fn write_table(out: &mut String, effect: &Effect, rows: &[Compared]) -> fmt::Result {
+    let unit = if effect.unit.is_empty() { String::new() } else { format!(", {}", effect.unit) };
+    writeln!(out, "<div class=\"wide\"><table>\n<tr><th></th><th>printed{}</th>", escape(&unit))?;
+    writeln!(out, "<th>change</th><th>ours</th><th>after / before</th>")?;
+    writeln!(out, "<th class=\"text\">verdict</th><th>holdfast / stock</th></tr>")?;
+    for r in rows {
+        let change =
+            r.row.published_ratio().map(|ratio| format!("{:+.1} %", 100.0 * (ratio - 1.0)));
+        let ours = r.ours.as_ref().map_or_else(dash, interval);
+        let reason = r.row.missing.as_ref().map(|why| format!(": {}", escape(why)));
+        let rounds = match r.verdict {
+            Verdict::Undecided => format!(" ({} rounds)", r.nr_rounds),
+            _ => String::new(),
+        };
+        writeln!(
+            out,
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{ours}</td><td class=\"text\">{}{rounds}{}</td><td>{}</td></tr>",
+            escape(&r.row.name),
+            two_lines([printed(&r.row.before), printed(&r.row.after)]),
+            change.unwrap_or_else(dash),
+            two_lines([r.before, r.after].map(|v| v.map_or_else(dash, values))),
+            r.verdict,
+            reason.unwrap_or_default(),
+            gains(effect, r),
+        )?;
+    }
+    writeln!(out, "</table></div>")?;
+    writeln!(
+        out,
+        "<p class=\"hint\">Upper line: before, lower line: after; mean (standard deviation). Ours: {}. [low, high]: 95 % interval; <b>*</b> differs from 1.</p>",
+        escape(&effect.metric.title())
+    )
+}
+
+/// Holdfast's gain in each case of a row; one that is a loss stands out.
+fn gains(effect: &Effect, row: &Compared) -> String {
+    let all: Vec<String> = row.gains().into_iter().map(|(_, e)| gain(effect, e)).collect();
+    if all.is_empty() { dash() } else { all.join("<br>") }
+}
+
+fn gain(effect: &Effect, e: &Estimate) -> String {
+    let is_worse = match effect.metric.better() {
+        // Throughput beside the guest has no direction of its own, but less of it is a loss.
+        Better::Higher | Better::Neither => e.high.is_some_and(|high| high < 1.0),
+        Better::Lower => e.low > 1.0,
+    };
+    if is_worse { format!("<span class=\"missed\">{}</span>", interval(e)) } else { interval(e) }
+}
+
+fn interval(e: &Estimate) -> String {
+    ratio(e.ratio, e.low, e.high, stats::is_significant(e.low, e.high, e.p))
+}
+
+/// Before and after; a dash for two.
+fn two_lines([before, after]: [String; 2]) -> String {
+    if before == after { before } else { format!("{before}<br>{after}") }
+}
+
+/// As it was printed: every digit.
+fn printed(values: &[f64]) -> String {
+    match values {
+        [] => dash(),
+        [mean] => format!("{mean}"),
+        [mean, sd, ..] => format!("{mean} ({sd})"),
+    }
+}
+
+fn values(v: Values) -> String {
+    let sd = v.sd.map_or_else(String::new, |sd| format!(" ({})", figure(sd)));
+    format!("{}{sd}", figure(v.mean))
+}
+
+fn dash() -> String {
+    "-".into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testdata;
+
+    #[test]
+    fn every_printed_figure_is_on_the_page_whether_measured_or_not() {
+        let mut result = testdata::result();
+        // Nothing of it was measured: the page has what was printed, and dashes beside it.
+        result.experiments[0].name = "s1".into();
+        let mut page = String::new();
+        write(&mut page, &result, &result.experiments[0]).unwrap();
+        for figure in ["273.27 (1.051)", "1007.63 (5.707)", "-7.9 %", "-25.5 %"] {
+            assert!(page.contains(figure), "{figure}");
+        }
+        assert!(page.contains(Verdict::NotMeasured.as_str()));
+        assert!(!page.contains(Verdict::Reproduced.as_str()));
+        assert!(page.contains("What does not transfer"));
+        assert_eq!(page.matches("<table>").count(), page.matches("</table>").count());
+    }
+
+    #[test]
+    fn an_experiment_of_no_source_has_no_such_section() {
+        let result = testdata::result();
+        let mut page = String::new();
+        write(&mut page, &result, &result.experiments[0]).unwrap();
+        assert_eq!(page, "");
+    }
+
+    #[test]
+    fn waits_are_drawn_where_the_guest_timed_them() {
+        let result = testdata::result();
+        let e = &result.experiments[0];
+        let drawn = source_plots::spin_waits(&result, e, &e.cases[0]).unwrap();
+        assert!(drawn.starts_with("<svg") && drawn.contains("second mode"), "{drawn}");
+        let mut without = result.clone();
+        without.samples.iter_mut().for_each(|s| s.spins = None);
+        assert!(source_plots::spin_waits(&without, e, &e.cases[0]).is_none());
+    }
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+use super::{html, terminal};
+use crate::metric::Metric;
+use crate::testdata;
+
+#[test]
+fn the_terminal_report_fits_a_terminal() {
+    let text = terminal::render(&testdata::result());
+    for line in text.lines() {
+        assert!(line.chars().count() < 100, "{line}");
+        assert!(!line.ends_with(' '), "{line:?}");
+    }
+}
+
+#[test]
+fn the_terminal_report_shows_every_contender_its_interval_and_what_was_missed() {
+    let result = testdata::result();
+    let text = terminal::render(&result);
+    let c = result
+        .comparison("three-ways", "lock", "holdfast", Metric::WorkPerVmCpuSecond)
+        .expect("it was measured");
+    let interval = format!("{:.2} [{:.2}, {:.2}]*", c.ratio, c.low, c.high.unwrap());
+    let row = text.lines().find(|l| l.starts_with("  holdfast ")).unwrap();
+    assert!(row.contains(&interval), "{row}");
+    assert_eq!(text.matches("  met    ").count(), 2, "{text}");
+    assert_eq!(text.matches("  MISSED ").count(), 1, "{text}");
+    assert!(text.contains("1 window does not count"), "{text}");
+    assert!(text.contains("the contender ended (exit code 1)"), "{text}");
+}
+
+#[test]
+fn what_was_not_measured_is_a_dash_and_never_a_zero() {
+    let mut result = testdata::result();
+    for sample in &mut result.samples {
+        sample.before.iter_mut().for_each(|s| s.observer = None);
+        sample.work_out(2);
+    }
+    let again = crate::analysis::conclude(
+        result.provenance.clone(),
+        result.experiments.clone(),
+        result.samples,
+        true,
+    );
+    let text = terminal::render(&again);
+    let row = text.lines().find(|l| l.starts_with("  holdfast ")).unwrap();
+    assert!(row.ends_with(" -/-"), "{row}");
+    assert!(text.contains("warning: partial"), "{text}");
+    assert!(text.contains("not measured"), "{text}");
+    assert!(html::render(&again).contains("Preemptions were not measured."));
+}
+
+#[test]
+fn the_page_needs_nothing_from_elsewhere() {
+    let page = html::render(&testdata::result());
+    for outside in ["src=", "href=", "@import", "url(", "<script", "<link"] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    // Namespaces of SVG are names, not resources; there is no other address.
+    let nr_addresses = page.matches("http").count();
+    assert_eq!(nr_addresses, page.matches("xmlns=\"http://www.w3.org/2000/svg\"").count());
+}
+
+#[test]
+fn the_page_has_every_plot_in_the_colours_of_its_style_sheet() {
+    let page = html::render(&testdata::result());
+    // Two of intervals, one of shares; windows, latencies and preemptions of each of two cases.
+    assert_eq!(page.matches("<svg ").count(), 9);
+    assert_eq!(page.matches("<svg ").count(), page.matches("</svg>").count());
+    for left_over in ["#0101", "#0202", "#0300", "cannot be drawn"] {
+        assert!(!page.contains(left_over), "{left_over}");
+    }
+    for needed in ["var(--s0)", "var(--s2)", "currentColor", "prefers-color-scheme: dark"] {
+        assert!(page.contains(needed), "{needed}");
+    }
+}
+
+#[test]
+fn names_from_an_experiment_cannot_break_the_page() {
+    let page = html::render(&testdata::result());
+    assert!(page.contains("lock &lt;pause&gt;"));
+    assert!(!page.contains("<pause>"));
+}
+
+#[test]
+fn both_reports_tell_what_the_scheduler_did() {
+    let result = testdata::result();
+    let text = terminal::render(&result);
+    let at = text.find("  holdfast, per VM-CPU-s: grace: ").unwrap_or_else(|| panic!("{text}"));
+    let said: String = text[at..].lines().take(3).collect::<Vec<_>>().join(" ");
+    // 300 a second while the VM had four thirds of a CPU.
+    assert!(said.contains("225 steps, 6.00 ms") && said.contains("9.00 to a holder"), "{said}");
+    assert!(!text.contains("stock, per VM-CPU-s"), "{text}");
+    let page = html::render(&result);
+    assert!(page.contains("<td>grace: steps</td><td>225</td><td>225</td>"));
+}
+
+#[test]
+fn the_page_explains_its_stars_and_has_no_column_twice() {
+    let page = html::render(&testdata::result());
+    assert!(page.contains("<b>*</b> differs from stock"));
+    for row in page.lines().collect::<String>().split("<tr>").filter(|row| row.contains("<th>")) {
+        let row = row.split("</tr>").next().unwrap();
+        let mut heads: Vec<&str> = row.split("<th>").skip(1).collect();
+        let nr_heads = heads.len();
+        heads.sort_unstable();
+        heads.dedup();
+        assert_eq!(heads.len(), nr_heads, "{row}");
+    }
+}
+
+#[test]
+fn what_a_summary_quotes_is_shown_as_code() {
+    let mut result = testdata::result();
+    result.experiments[0].summary = "`a < b` and `c".into();
+    let page = html::render(&result);
+    assert!(page.contains("<p><code>a &lt; b</code> and `c</p>"));
+}
+
+#[test]
+fn huge_figures_break_no_line() {
+    let mut result = testdata::result();
+    for s in &mut result.summaries {
+        s.mean *= 1e17;
+    }
+    for c in &mut result.comparisons {
+        (c.ratio, c.low, c.high) = (c.ratio * 1e12, c.low * 1e-9, c.high.map(|h| h * 1e15));
+    }
+    for line in terminal::render(&result).lines() {
+        assert!(line.chars().count() < 100, "{line}");
+    }
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What both kinds of report show: one row for each contender of each case.
+
+use crate::experiment::{Case, Experiment};
+use crate::metric::{Class, Metric};
+use crate::result::{Comparison, RunResult};
+use crate::scheduler::{Group, SHOWN};
+
+/// A contender in a case.
+#[derive(Clone, Debug)]
+pub struct Row<'a> {
+    /// Its name.
+    pub contender: &'a str,
+    /// Whether the others are divided by it.
+    pub is_baseline: bool,
+    /// Windows that count.
+    pub windows: u32,
+    /// Work per VM-CPU-second, ops.
+    pub work: Option<f64>,
+    /// The same against the baseline.
+    pub work_ratio: Option<&'a Comparison>,
+    /// Throughput, ops/s.
+    pub throughput: Option<f64>,
+    /// The same against the baseline.
+    pub throughput_ratio: Option<&'a Comparison>,
+    /// CPU the VM had, percent of one.
+    pub share: Option<f64>,
+    /// CPU that would have been fair, percent of one.
+    pub fair: Option<f64>,
+    /// Preemptions of lock holders per VM-CPU-second.
+    pub holders: Option<f64>,
+    /// Those of them that lasted longer than 1 ms.
+    pub holders_long: Option<f64>,
+}
+
+/// The rows of `case`, in the order of the contenders.
+pub fn rows<'a>(result: &'a RunResult, experiment: &'a Experiment, case: &Case) -> Vec<Row<'a>> {
+    let row = |name: &'a str| {
+        let summary = |m| result.summary(&experiment.name, &case.name, name, m);
+        let mean = |m| summary(m).map(|s| s.mean);
+        let compared = |m| result.comparison(&experiment.name, &case.name, name, m);
+        Row {
+            contender: name,
+            is_baseline: experiment.baseline().name == name,
+            windows: summary(Metric::Throughput).map_or(0, |s| s.windows),
+            work: mean(Metric::WorkPerVmCpuSecond),
+            work_ratio: compared(Metric::WorkPerVmCpuSecond),
+            throughput: mean(Metric::Throughput),
+            throughput_ratio: compared(Metric::Throughput),
+            share: mean(Metric::VmCpuPercent),
+            fair: mean(Metric::VmFairSharePercent),
+            holders: mean(Metric::Preemptions(Class::Holder)),
+            holders_long: mean(Metric::LongPreemptions(Class::Holder)),
+        }
+    };
+    experiment.contenders.iter().map(|c| row(&c.name)).collect()
+}
+
+/// What a contender's counters say that it did.
+#[derive(Clone, Debug)]
+pub struct Deeds<'a> {
+    /// Its name.
+    pub contender: &'a str,
+    /// Groups, and in each what is counted and how often per second of VM CPU time.
+    pub groups: Vec<(&'static str, Vec<(&'static str, f64)>)>,
+}
+
+/// What the contenders of `case` did, as far as they say.
+pub fn deeds<'a>(result: &RunResult, experiment: &'a Experiment, case: &Case) -> Vec<Deeds<'a>> {
+    let of = |contender: &'a str| {
+        let value = |counter: &str| {
+            let unit = if counter.ends_with("_ns") { 1e6 } else { 1.0 };
+            let mut all = result.scheduler_counters.iter();
+            let found = all.find(|c| {
+                c.experiment == experiment.name
+                    && c.case == case.name
+                    && c.contender == contender
+                    && c.counter == counter
+            });
+            found.map(|c| c.per_vm_cpu_second / unit)
+        };
+        let group = |(title, counters): &Group| {
+            let values = counters.iter().filter_map(|(name, key)| Some((*name, value(key)?)));
+            (*title, values.collect::<Vec<_>>())
+        };
+        let groups: Vec<_> =
+            SHOWN.iter().map(group).filter(|(_, values)| !values.is_empty()).collect();
+        (!groups.is_empty()).then_some(Deeds { contender, groups })
+    };
+    experiment.contenders.iter().filter_map(|c| of(&c.name)).collect()
+}
+
+/// What a case is, in a line.
+pub fn describe(experiment: &Experiment, case: &Case) -> String {
+    let (_, guest) = experiment.guest_of(case);
+    let mut parts = vec![
+        format!("{} x {}", case.workload, experiment.threads_of(case)),
+        format!("{} vCPUs on {} pCPUs", guest.vcpus, experiment.host.pcpus),
+        format!("guest kernel {}", guest.kernel),
+    ];
+    for b in &case.beside {
+        let threads = experiment.threads_beside(b);
+        parts.push(match experiment.guests.get(&b.on) {
+            Some(guest) => {
+                format!("beside {} x {threads} on {} vCPUs of {}", b.workload, guest.vcpus, b.on)
+            }
+            None => format!("beside {} x {threads} on the host", b.workload),
+        });
+    }
+    match experiment.hogs_of(case) {
+        0 => parts.push("no hogs".into()),
+        1 => parts.push("1 hog".into()),
+        n => parts.push(format!("{n} hogs")),
+    }
+    parts.push(format!(
+        "pause exits {}",
+        if experiment.pause_exits_of(case) { "on" } else { "off" }
+    ));
+    if !guest.cpu.pv_spinlocks {
+        parts.push("no PV spinlocks".into());
+    }
+    if !guest.cmdline.is_empty() {
+        parts.push(guest.cmdline.clone());
+    }
+    parts.join(", ")
+}
+
+/// Where the figures come from, in a line or two.
+pub fn origin(result: &RunResult) -> Vec<String> {
+    let p = &result.provenance;
+    let accelerator = match p.accelerator.as_str() {
+        "tcg" => "emulated host (TCG): ratios carry over in direction, times are not hardware's",
+        "kvm" => "virtual host (nested KVM)",
+        "here" => "this machine itself",
+        other => other,
+    };
+    let mut lines = vec![accelerator.to_string()];
+    let mut kernels: Vec<String> = Vec::new();
+    for facts in p.hosts.iter().chain(&p.guests) {
+        let kind = if facts.name == "host" { "host" } else { "guest" };
+        let line = format!("{kind} {}", facts.kernel_release);
+        if !kernels.contains(&line) {
+            kernels.push(line);
+        }
+    }
+    kernels.extend(p.qemu.iter().map(|q| format!("QEMU {q}")));
+    kernels.push(format!("{} CPUs of {}", p.machine.nr_cpus, p.machine.cpu_model));
+    lines.push(kernels.join(", "));
+    let commit = p.holdfast_commit.as_deref().map_or(String::new(), |c| format!(" ({c})"));
+    lines.push(format!(
+        "holdfast {}{commit}, {}, {:.0} s, seed {}",
+        p.holdfast_version, p.date, p.duration_s, p.statistics.seed
+    ));
+    lines
+}
+
+/// What a reader must know before believing the figures.
+pub fn warnings(result: &RunResult) -> Vec<String> {
+    let mut lines = Vec::new();
+    if result.partial {
+        lines.push("partial: the run ended before all windows were measured".into());
+    }
+    lines.extend(result.provenance.notes.iter().cloned());
+    let mut problems: Vec<(String, u32)> = Vec::new();
+    for sample in result.invalid() {
+        let text = format!(
+            "{} {} {}: {}",
+            sample.experiment,
+            sample.case,
+            sample.contender,
+            sample.problem.as_deref().unwrap_or_default()
+        );
+        match problems.iter_mut().find(|(t, _)| *t == text) {
+            Some((_, count)) => *count += 1,
+            None => problems.push((text, 1)),
+        }
+    }
+    lines.extend(problems.into_iter().map(|(text, count)| {
+        let windows =
+            if count == 1 { "1 window does".into() } else { format!("{count} windows do") };
+        format!("{windows} not count: {text}")
+    }));
+    for experiment in &result.experiments {
+        if experiment.windows.rounds < crate::stats::MIN_ROUNDS {
+            lines.push(format!(
+                "{}: {} rounds are too few for any difference to be significant; it takes {}",
+                experiment.name,
+                experiment.windows.rounds,
+                crate::stats::MIN_ROUNDS
+            ));
+        }
+    }
+    lines
+}

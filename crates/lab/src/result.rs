@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The result contract: what a run leaves behind in `result.json`.
+//!
+//! `docs/result.md` documents it with types, units and a promise of stability;
+//! `docs/result.schema.json` is the same for programs. A test holds the three together.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::experiment::{Experiment, Figure};
+use crate::metric::Metric;
+use crate::sample::Sample;
+use crate::stats::{self, Settings};
+
+/// Schema tag of the results this version writes, and the only one it reads.
+pub const SCHEMA: &str = "holdfast.result/1";
+
+/// No figure that was measured is larger.
+const LARGEST: f64 = 1e18;
+/// More would take hours.
+const MAX_RESAMPLES: u32 = 1_000_000;
+
+/// Everything about a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunResult {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// Whether the run ended before all windows were measured.
+    pub partial: bool,
+    /// Where the figures come from.
+    pub provenance: Provenance,
+    /// What was run, as read from the files.
+    pub experiments: Vec<Experiment>,
+    /// Every window, in the order they were measured.
+    pub samples: Vec<Sample>,
+    /// Each metric of each contender in each case.
+    pub summaries: Vec<Summary>,
+    /// Each contender against the baseline.
+    pub comparisons: Vec<Comparison>,
+    /// What contenders counted of themselves, if they are known to.
+    #[serde(default)]
+    pub scheduler_counters: Vec<SchedulerCounter>,
+    /// What the experiments had to show, and whether they did.
+    pub expectations: Vec<Verdict>,
+}
+
+/// Where the figures of a result come from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Provenance {
+    /// When the run began, RFC 3339, UTC.
+    pub date: String,
+    /// How long it took, s.
+    pub duration_s: f64,
+    /// Version of Holdfast.
+    pub holdfast_version: String,
+    /// Commit it was built from; absent if it was not built from a repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holdfast_commit: Option<String>,
+    /// What ran the host: `tcg` (emulated), `kvm` (nested) or `here` (the machine itself).
+    pub accelerator: String,
+    /// Version of QEMU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qemu: Option<String>,
+    /// The machine the lab ran on.
+    pub machine: MachineFacts,
+    /// The KVM hosts that were booted.
+    pub hosts: Vec<KernelFacts>,
+    /// The guests that were booted.
+    pub guests: Vec<KernelFacts>,
+    /// Debian packages that were used, and their versions.
+    pub packages: BTreeMap<String, String>,
+    /// What a reader should know: what was not measured and why, hosts that had to be booted again.
+    pub notes: Vec<String>,
+    /// How the comparisons were made; the seed is in here.
+    pub statistics: Settings,
+}
+
+/// The machine the lab ran on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MachineFacts {
+    /// As `/proc/cpuinfo` names it.
+    pub cpu_model: String,
+    /// CPUs online.
+    pub nr_cpus: u32,
+    /// `uname -r`.
+    pub kernel_release: String,
+}
+
+/// A kernel that was booted for an experiment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct KernelFacts {
+    /// Experiment it was booted for.
+    pub experiment: String,
+    /// Name of the guest, or `host`.
+    pub name: String,
+    /// `uname -r`.
+    pub kernel_release: String,
+    /// Its command line.
+    pub cmdline: String,
+    /// CPUs online.
+    pub nr_cpus: u32,
+    /// Whether PAUSE exited to the host while it ran.
+    pub pause_exits: bool,
+}
+
+/// One metric of one contender in one case.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Name of the experiment.
+    pub experiment: String,
+    /// Name of the case.
+    pub case: String,
+    /// Name of the contender.
+    pub contender: String,
+    /// What was measured.
+    pub metric: Metric,
+    /// Windows that count.
+    pub windows: u32,
+    /// Mean over them.
+    pub mean: f64,
+    /// Standard deviation between them; absent for a single one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sd: Option<f64>,
+}
+
+/// One contender against the baseline, in one metric of one case.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// Name of the experiment.
+    pub experiment: String,
+    /// Name of the case.
+    pub case: String,
+    /// What was measured.
+    pub metric: Metric,
+    /// Name of the contender.
+    pub contender: String,
+    /// Name of the contender it is divided by.
+    pub baseline: String,
+    /// Mean of the contender over mean of the baseline.
+    pub ratio: f64,
+    /// Lower end of the ratio's 95 % interval.
+    pub low: f64,
+    /// Upper end of the ratio's 95 % interval; null if the data do not bound it.
+    pub high: Option<f64>,
+    /// Two-sided p-value of "they do not differ".
+    pub p: f64,
+    /// Rounds in which both were measured.
+    pub rounds: u32,
+}
+
+impl Comparison {
+    /// Whether it shows a difference.
+    pub fn is_significant(&self) -> bool {
+        stats::is_significant(self.low, self.high, self.p)
+    }
+}
+
+/// A counter of a contender's own, in one case.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SchedulerCounter {
+    /// Name of the experiment.
+    pub experiment: String,
+    /// Name of the case.
+    pub case: String,
+    /// Name of the contender.
+    pub contender: String,
+    /// What it calls the counter.
+    pub counter: String,
+    /// Windows that count and in which it said something.
+    pub windows: u32,
+    /// Mean over them, per second of VM CPU time.
+    pub per_vm_cpu_second: f64,
+}
+
+/// Something a result had to show, and what it did show.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Name of the experiment.
+    pub experiment: String,
+    /// Name of the case.
+    pub case: String,
+    /// Name of the contender.
+    pub contender: String,
+    /// What is measured.
+    pub metric: Metric,
+    /// Which figure of it.
+    pub of: Figure,
+    /// Name of the contender it is compared with, if not the baseline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over: Option<String>,
+    /// The figure must not be smaller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<f64>,
+    /// The figure must not be larger.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<f64>,
+    /// The figure; null if it was not measured or is not bounded.
+    pub measured: Option<f64>,
+    /// Whether it is as expected; what was not measured is not.
+    pub met: bool,
+}
+
+/// Why a result cannot be read or written.
+#[derive(Debug, Error)]
+pub enum ResultError {
+    /// The file could not be read.
+    #[error(
+        "cannot read the result {path}: {why}; give the result.json that `holdfast lab run` left"
+    )]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        why: std::io::Error,
+    },
+    /// The file could not be written.
+    #[error("cannot write {path}: {why}; choose another directory with --out")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        why: std::io::Error,
+    },
+    /// It is no result, or one of another version.
+    #[error("{path} is not a result of schema {SCHEMA}: {message}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// What does not fit.
+        message: String,
+    },
+}
+
+impl RunResult {
+    /// Reads a result from `path`, or from the `result.json` in it if it is a directory.
+    pub fn read(path: &Path) -> Result<RunResult, ResultError> {
+        let path = if path.is_dir() { path.join("result.json") } else { path.into() };
+        let text = std::fs::read_to_string(&path)
+            .map_err(|why| ResultError::Read { path: path.clone(), why })?;
+        let bad = |message: String| ResultError::Parse { path: path.clone(), message };
+        // The tag is looked at first: a file of another version has other errors than its version.
+        let value: serde_json::Value =
+            serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
+        match value.get("schema").and_then(serde_json::Value::as_str) {
+            Some(SCHEMA) => {
+                let result: RunResult =
+                    serde_json::from_value(value).map_err(|e| bad(e.to_string()))?;
+                result.check().map_err(bad)?;
+                Ok(result)
+            }
+            Some(other) => Err(bad(format!("its schema is {other}"))),
+            None => Err(bad("it has no \"schema\"".into())),
+        }
+    }
+
+    /// What does not fit together in a result that somebody else may have written: what the types
+    /// cannot see, and what reports could not draw.
+    fn check(&self) -> Result<(), String> {
+        for experiment in &self.experiments {
+            if let Some(problem) = experiment.problems().first() {
+                return Err(format!("its experiment \"{}\": {problem}", experiment.name));
+            }
+        }
+        for (i, sample) in self.samples.iter().enumerate() {
+            let run = self.experiments.iter().find(|e| e.name == sample.experiment);
+            let is_known = run.is_some_and(|e| {
+                e.cases.iter().any(|c| c.name == sample.case)
+                    && e.contenders.iter().any(|c| c.name == sample.contender)
+            });
+            if !is_known {
+                return Err(format!(
+                    "samples[{i}] is of \"{}\" in case \"{}\" of \"{}\", which was not run",
+                    sample.contender, sample.case, sample.experiment
+                ));
+            }
+            let is_plain = |v: f64| v.is_finite() && v.abs() <= LARGEST;
+            if !is_plain(sample.start_s) {
+                return Err(format!("samples[{i}].start_s is {:e}", sample.start_s));
+            }
+            if let Some((metric, v)) = sample.metrics.iter().find(|(_, v)| !is_plain(**v)) {
+                return Err(format!("samples[{i}].metrics.{metric} is {v:e}"));
+            }
+        }
+        let Settings { resamples, confidence, .. } = self.provenance.statistics;
+        let is_confidence = confidence > 0.0 && confidence < 1.0;
+        if !(1..=MAX_RESAMPLES).contains(&resamples) || !is_confidence {
+            return Err(format!(
+                "provenance.statistics has {resamples} resamples and a confidence of {confidence}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Writes it to `path`, whole or not at all.
+    pub fn write(&self, path: &Path) -> Result<(), ResultError> {
+        let failed = |why| ResultError::Write { path: path.into(), why };
+        let mut text = serde_json::to_vec_pretty(self).map_err(|e| failed(e.into()))?;
+        text.push(b'\n');
+        let beside = path.with_extension("json.new");
+        std::fs::write(&beside, text).map_err(failed)?;
+        std::fs::rename(&beside, path).map_err(failed)
+    }
+
+    /// Windows that do not count.
+    pub fn invalid(&self) -> impl Iterator<Item = &Sample> {
+        self.samples.iter().filter(|s| !s.is_valid())
+    }
+
+    /// The comparison of `contender` with the baseline, in `metric` of a case.
+    pub fn comparison(
+        &self,
+        experiment: &str,
+        case: &str,
+        contender: &str,
+        metric: Metric,
+    ) -> Option<&Comparison> {
+        let run = self.experiments.iter().find(|e| e.name == experiment)?;
+        self.comparison_over(experiment, case, contender, &run.baseline().name, metric)
+    }
+
+    /// The comparison of `contender` with `over`, in `metric` of a case.
+    pub fn comparison_over(
+        &self,
+        experiment: &str,
+        case: &str,
+        contender: &str,
+        over: &str,
+        metric: Metric,
+    ) -> Option<&Comparison> {
+        self.comparisons.iter().find(|c| {
+            c.experiment == experiment
+                && c.case == case
+                && c.contender == contender
+                && c.baseline == over
+                && c.metric == metric
+        })
+    }
+
+    /// The summary of `contender` in `metric` of a case.
+    pub fn summary(
+        &self,
+        experiment: &str,
+        case: &str,
+        contender: &str,
+        metric: Metric,
+    ) -> Option<&Summary> {
+        self.summaries.iter().find(|s| {
+            s.experiment == experiment
+                && s.case == case
+                && s.contender == contender
+                && s.metric == metric
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "result_tests.rs"]
+mod tests;

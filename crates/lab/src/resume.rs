@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Runs that were stopped go on where they were: what is left beside the samples to know them by, and
+//! which windows need not be measured again.
+//!
+//! `unfinished.json` is there from the first window of a run to its last. It says what is run, by which
+//! programs, so that nothing is mixed that was not measured alike.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::experiment::Experiment;
+use crate::result::{Provenance, ResultError};
+use crate::runner::ATTEMPTS;
+use crate::sample::Sample;
+
+const FILE: &str = "unfinished.json";
+const SAMPLES: &str = "samples.jsonl";
+const STOPPED: &str = "the run was stopped within this round, which was measured again";
+
+/// A run that has not come to its end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Unfinished {
+    /// What is run, as it is run.
+    pub(crate) experiments: Vec<Experiment>,
+    /// Digest of the programs it is run by.
+    pub(crate) programs: String,
+    /// Where its figures come from, as far as that was known.
+    pub(crate) provenance: Provenance,
+}
+
+impl Unfinished {
+    /// Leaves it in `out`.
+    pub(crate) fn write(&self, out: &Path) -> Result<(), ResultError> {
+        let path = out.join(FILE);
+        let failed = |why| ResultError::Write { path: path.clone(), why };
+        let text = serde_json::to_vec(self).map_err(|e| failed(e.into()))?;
+        let beside = path.with_extension("json.new");
+        std::fs::write(&beside, text).map_err(failed)?;
+        std::fs::rename(&beside, &path).map_err(failed)
+    }
+
+    /// The run in `out` is over.
+    pub(crate) fn remove(out: &Path) {
+        // Where it cannot be removed the next run finds nothing left to do.
+        let _ = std::fs::remove_file(out.join(FILE));
+    }
+
+    /// What an earlier run of the same left in `out`; else why there is nothing to go on with, if there
+    /// is something.
+    pub(crate) fn find(
+        out: &Path,
+        experiments: &[Experiment],
+        programs: &str,
+    ) -> Result<Option<Earlier>, String> {
+        let Ok(text) = std::fs::read_to_string(out.join(FILE)) else { return Ok(None) };
+        let Ok(found) = serde_json::from_str::<Unfinished>(&text) else {
+            return Err("another version left it".into());
+        };
+        if found.experiments != experiments {
+            return Err("its experiments were others".into());
+        }
+        if found.programs != programs {
+            return Err("its programs were others".into());
+        }
+        let log = std::fs::read_to_string(out.join(SAMPLES)).unwrap_or_default();
+        // The last line of a run that was killed may be half a line.
+        let mut samples: Vec<Sample> =
+            log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let done = Done::of(&found.experiments, &samples);
+        for sample in samples.iter_mut().filter(|s| s.is_valid() && !done.has(s)) {
+            sample.problem = Some(STOPPED.into());
+        }
+        Ok(Some(Earlier { samples, done, provenance: found.provenance }))
+    }
+}
+
+/// What a run that was stopped came to.
+#[derive(Debug)]
+pub(crate) struct Earlier {
+    /// Its windows; those of rounds that are measured again do not count.
+    pub(crate) samples: Vec<Sample>,
+    pub(crate) done: Done,
+    pub(crate) provenance: Provenance,
+}
+
+/// Rounds of cases that need not be measured again: windows are compared within a round, so one
+/// counts as a whole or not at all.
+#[derive(Clone, Debug, Default)]
+pub struct Done(BTreeSet<(String, String, u32)>);
+
+impl Done {
+    fn of(experiments: &[Experiment], samples: &[Sample]) -> Done {
+        let settled: BTreeSet<(&str, &str, &str, u32)> = samples
+            .iter()
+            .filter(|s| s.is_valid() || s.attempt + 1 >= ATTEMPTS || s.before.is_none())
+            .map(|s| (s.experiment.as_str(), s.case.as_str(), s.contender.as_str(), s.round))
+            .collect();
+        let mut done = BTreeSet::new();
+        for e in experiments {
+            for case in &e.cases {
+                for round in 0..e.windows.rounds {
+                    let is_settled = |contender: &str| {
+                        settled.contains(&(e.name.as_str(), case.name.as_str(), contender, round))
+                    };
+                    if e.contenders.iter().all(|c| is_settled(&c.name)) {
+                        done.insert((e.name.clone(), case.name.clone(), round));
+                    }
+                }
+            }
+        }
+        Done(done)
+    }
+
+    fn has(&self, sample: &Sample) -> bool {
+        self.has_round(&sample.experiment, &sample.case, sample.round)
+    }
+
+    /// Whether this round of a case need not be measured again.
+    pub fn has_round(&self, experiment: &str, case: &str, round: u32) -> bool {
+        self.0.contains(&(experiment.into(), case.into(), round))
+    }
+}
+
+/// Digest of everything in the dist directory, which is all that measures and is measured.
+pub(crate) fn programs(dist: &Path) -> String {
+    let mut digest = Sha256::new();
+    for file in files(dist).into_iter().chain(files(&dist.join("workloads"))) {
+        digest.update(file.file_name().unwrap_or_default().as_encoded_bytes());
+        digest.update(std::fs::read(&file).unwrap_or_default());
+    }
+    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries.map(|e| e.path()).filter(|p| p.is_file()).collect();
+    files.sort();
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testdata;
+
+    fn log(dir: &Path, samples: &[Sample]) {
+        let lines: Vec<String> =
+            samples.iter().map(|s| serde_json::to_string(s).unwrap()).collect();
+        std::fs::write(dir.join(SAMPLES), lines.join("\n") + "\n{\"experiment\": \"thr").unwrap();
+    }
+
+    #[test]
+    fn goes_on_after_the_last_whole_round() {
+        let dir = tempfile::tempdir().unwrap();
+        let result = testdata::result();
+        let unfinished = Unfinished {
+            experiments: result.experiments.clone(),
+            programs: "p".into(),
+            provenance: result.provenance.clone(),
+        };
+        unfinished.write(dir.path()).unwrap();
+        // Three contenders, two cases: a round has six windows, and this is one and a half.
+        log(dir.path(), &result.samples[..9]);
+        let found = Unfinished::find(dir.path(), &result.experiments, "p").unwrap().unwrap();
+        assert_eq!(found.provenance, result.provenance);
+        assert_eq!(found.samples.len(), 9);
+        for sample in &found.samples {
+            assert_eq!(sample.is_valid(), sample.round == 0, "{sample:?}");
+        }
+        for case in ["lock", "lock <pause>"] {
+            assert!(found.done.has_round("three-ways", case, 0));
+            assert!(!found.done.has_round("three-ways", case, 1));
+        }
+    }
+
+    #[test]
+    fn a_window_that_failed_once_is_still_to_be_tried() {
+        let mut result = testdata::result();
+        let failed = result.samples.iter().position(|s| !s.is_valid()).unwrap();
+        let (case, round) = (result.samples[failed].case.clone(), result.samples[failed].round);
+        let has = |samples: &[Sample]| {
+            Done::of(&result.experiments, samples).has_round("three-ways", &case, round)
+        };
+        assert!(!has(&result.samples));
+        let mut again = result.samples[failed].clone();
+        again.attempt += 1;
+        result.samples.push(again);
+        assert!(has(&result.samples), "it was tried as often as windows are");
+    }
+
+    #[test]
+    fn nothing_is_mixed_that_was_not_measured_alike() {
+        let dir = tempfile::tempdir().unwrap();
+        let result = testdata::result();
+        let find = |experiments: &[Experiment], programs| {
+            Unfinished::find(dir.path(), experiments, programs)
+        };
+        assert!(find(&result.experiments, "p").unwrap().is_none());
+        let unfinished = Unfinished {
+            experiments: result.experiments.clone(),
+            programs: "p".into(),
+            provenance: Provenance::default(),
+        };
+        unfinished.write(dir.path()).unwrap();
+        assert!(find(&result.experiments, "p").unwrap().is_some());
+        assert!(find(&result.experiments, "q").unwrap_err().contains("programs"));
+        let mut others = result.experiments.clone();
+        others[0].windows.rounds += 1;
+        assert!(find(&others, "p").unwrap_err().contains("experiments"));
+        Unfinished::remove(dir.path());
+        assert!(find(&result.experiments, "p").unwrap().is_none());
+    }
+}

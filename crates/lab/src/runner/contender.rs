@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The scheduler of a session, and programs beside it: loading, watching and unloading contenders.
+
+use std::time::{Duration, Instant};
+
+use holdfast_agent::protocol::{Reply, Request, Stream};
+
+use super::session::{CONTENDER, CONTENDER_LIMIT, LOOK, Outcome, Session, Trouble, pause, tell};
+use crate::scheduler::{self, Counted};
+
+/// Longest a scheduler may take to tell what it counted.
+const STATS_LIMIT_MS: u64 = 2000;
+/// Longest that is waited for a scheduler to become quiet; one that never does is measured as it is.
+const QUIET_LIMIT: Duration = Duration::from_secs(5);
+
+impl Session<'_> {
+    /// Has contender `wanted` schedule the host; none is the kernel's own scheduler.
+    pub(super) fn ensure_contender(&mut self, wanted: Option<usize>) -> Outcome<bool> {
+        let wanted = wanted.filter(|&i| !self.experiment.contenders[i].is_stock());
+        if self.contender == wanted {
+            return Ok(false);
+        }
+        self.counts = false;
+        self.end_contender()?;
+        let Some(i) = wanted else { return Ok(true) };
+        self.contender = wanted;
+        // A scheduler loads in a quarter of the time while nobody else wants the CPUs.
+        self.signal_load(libc::SIGSTOP)?;
+        let loaded = self.start(i);
+        self.signal_load(libc::SIGCONT)?;
+        loaded?;
+        self.await_quiet()?;
+        self.counts = match self.ask(self.counters_request()) {
+            Ok(Reply::Exchange { line, t_ns }) => Counted::parse(&line, t_ns).is_some(),
+            Err(e @ Trouble::Host(_)) => return Err(e),
+            // Not every scheduler serves statistics.
+            _ => false,
+        };
+        Ok(true)
+    }
+
+    /// Ends the scheduler and the programs beside it, if any, the last to come first.
+    pub(super) fn end_contender(&mut self) -> Outcome<()> {
+        let children = self.children();
+        let mut outcome = Ok(());
+        if self.contender.take().is_some() {
+            for child in children.iter().rev() {
+                // One that has ended already does not spare the others.
+                match self.end(child, libc::SIGINT, CONTENDER_LIMIT) {
+                    Err(e @ Trouble::Host(_)) => return Err(e),
+                    ended => outcome = outcome.and(ended),
+                }
+            }
+            outcome = outcome.and(self.await_state(false));
+        }
+        outcome
+    }
+
+    /// Whether the contender is another scheduler than the kernel's own.
+    fn schedules(&self) -> bool {
+        self.contender.is_some_and(|i| self.experiment.contenders[i].schedules())
+    }
+
+    /// Names of the agent's children that the contender is made of.
+    fn children(&self) -> Vec<String> {
+        let Some(i) = self.contender else { return Vec::new() };
+        let contender = &self.experiment.contenders[i];
+        let programs = (0..contender.programs.len()).map(program_name);
+        contender.schedules().then(|| CONTENDER.to_owned()).into_iter().chain(programs).collect()
+    }
+
+    fn start(&self, contender: usize) -> Outcome<()> {
+        let contender = &self.experiment.contenders[contender];
+        let argv = |command: &[String]| [&[self.host.program(&command[0])], &command[1..]].concat();
+        if contender.schedules() {
+            self.ask(Request::spawn(CONTENDER, argv(&contender.command)))?;
+            self.await_state(true)?;
+        }
+        for (i, program) in contender.programs.iter().enumerate() {
+            self.ask(Request::spawn(program_name(i), argv(program)))?;
+            self.await_word(&program_name(i))?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a program says something: it is ready then.
+    fn await_word(&self, child: &str) -> Outcome<()> {
+        let stream = Stream::Stdout;
+        let timeout_ms = CONTENDER_LIMIT.as_millis() as u64;
+        let request = Request::Output { name: child.into(), stream, after: 0, timeout_ms };
+        match self.ask(request)? {
+            Reply::Output { data, .. } if !data.is_empty() => Ok(()),
+            _ => {
+                let how = self.ended(child)?.unwrap_or_else(|| {
+                    format!("it has printed nothing after {} s", CONTENDER_LIMIT.as_secs())
+                });
+                Err(Trouble::Window(format!("the program beside the scheduler: {how}")))
+            }
+        }
+    }
+
+    /// Asks the contender what it counted since it was asked before.
+    pub(super) fn counters_request(&self) -> Request {
+        Request::Exchange {
+            socket: self.host.scx_stats(),
+            line: scheduler::REQUEST.into(),
+            timeout_ms: STATS_LIMIT_MS,
+        }
+    }
+
+    /// Sends a signal to the guests' QEMU, to what runs beside them on the host, and to the hogs.
+    pub(super) fn signal_load(&self, signal: i32) -> Outcome<()> {
+        let guests = self.guests.iter().map(|name| self.host.vm_child(name));
+        for name in self.hogs().into_iter().chain(self.beside_on_host()).chain(guests) {
+            self.ask(Request::Kill { name, signal })?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the contender has done what it does once, such as getting to know the guests, so
+    /// that windows measure scheduling and not starting.
+    fn await_quiet(&self) -> Outcome<()> {
+        const LOOK_NS: f64 = 150e6;
+        const BUSY: f64 = 0.1;
+        let deadline = Instant::now() + QUIET_LIMIT;
+        let (mut before, mut quiet) = (None, 0);
+        while quiet < 2 && Instant::now() < deadline {
+            let names = self.children();
+            let times = match self.ask(Request::CpuTimes { names }) {
+                Ok(Reply::CpuTimes(times)) => times,
+                Err(e @ Trouble::Host(_)) => return Err(e),
+                // What ended it is told by what asks next.
+                _ => break,
+            };
+            let now = times.tasks.iter().map(|task| task.run_ns).sum::<u64>();
+            if let Some(before) = before {
+                let is_busy = now.saturating_sub(before) as f64 > BUSY * LOOK_NS;
+                quiet = if is_busy { 0 } else { quiet + 1 };
+            }
+            before = Some(now);
+            pause(Duration::from_nanos(LOOK_NS as u64))?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a sched_ext scheduler is loaded, or none is.
+    pub(super) fn await_state(&self, loaded: bool) -> Outcome<()> {
+        let deadline = Instant::now() + CONTENDER_LIMIT;
+        loop {
+            if let Some(problem) = self.contender_ended()? {
+                return Err(Trouble::Window(problem));
+            }
+            let state = self.scx_state()?;
+            if (state == "enabled") == loaded && (loaded || state == "disabled") {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                let wanted = if loaded { "enabled" } else { "disabled" };
+                return Err(Trouble::Window(format!(
+                    "sched_ext is still \"{state}\" and not \"{wanted}\" after {} s",
+                    CONTENDER_LIMIT.as_secs()
+                )));
+            }
+            pause(LOOK)?;
+        }
+    }
+
+    /// Whether sched_ext has a scheduler: `enabled`, `disabled`, or something in between.
+    fn scx_state(&self) -> Outcome<String> {
+        match self.ask(Request::ReadFile { path: self.host.scx_state(), max_bytes: 64 }) {
+            Ok(Reply::ReadFile { data, .. }) => {
+                Ok(String::from_utf8_lossy(&data).trim().to_string())
+            }
+            // A kernel without sched_ext runs its own scheduler.
+            Err(Trouble::Window(_)) if !self.schedules() => Ok("disabled".into()),
+            Ok(other) => Err(Trouble::Window(format!("unexpected answer {other:?}"))),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Why this window would not be the wanted contender's, if it would not.
+    pub(super) fn contender_problem(&self) -> Outcome<Option<String>> {
+        if let Some(problem) = self.contender_ended()? {
+            return Ok(Some(problem));
+        }
+        let state = self.scx_state()?;
+        let wanted = if self.schedules() { "enabled" } else { "disabled" };
+        Ok((state != wanted).then(|| format!("sched_ext is \"{state}\" and not \"{wanted}\"")))
+    }
+
+    /// What of the contender that should run has ended, and how.
+    fn contender_ended(&self) -> Outcome<Option<String>> {
+        for child in self.children() {
+            if let Reply::Status { running: true, .. } =
+                self.ask(Request::Status { name: child.clone() })?
+            {
+                continue;
+            }
+            let what = if child == CONTENDER { "the scheduler" } else { "the program beside it" };
+            let how = self.ended(&child)?.unwrap_or_default();
+            return Ok(Some(format!("{what} ended: {how}")));
+        }
+        Ok(None)
+    }
+
+    /// How a child has ended, with the last it said; none if it runs.
+    fn ended(&self, child: &str) -> Outcome<Option<String>> {
+        match self.ask(Request::Wait { name: child.into(), timeout_ms: 1000 }) {
+            Ok(reply) => Ok(Some(tell(&reply))),
+            Err(Trouble::Window(_)) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+fn program_name(i: usize) -> String {
+    format!("{CONTENDER}-program{i}")
+}

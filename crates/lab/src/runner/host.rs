@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What the runner needs of a KVM host, and the lab's machine as one.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use holdfast_agent::protocol::{Hello, Reply, Request};
+
+use crate::error::{Error, Result};
+use crate::experiment::{Contender, CpuFeatures, Experiment, Guest};
+use crate::images::{self, WORKLOADS};
+use crate::machine::{Accel, Acceleration, GuestSpec, Machine, MachineSpec};
+use crate::packages::{Kernel, Packages};
+use crate::progress::Progress;
+use crate::scheduler;
+
+/// A KVM host with an agent.
+pub trait Host {
+    /// Has the host's agent do something.
+    fn request(&self, request: Request) -> Result<Reply>;
+    /// What the agent said of itself.
+    fn hello(&self) -> Hello;
+    /// Starts a guest and waits until its agent answers.
+    fn start_guest(&self, name: &str, guest: &Guest, pause_exits: bool) -> Result<Hello>;
+    /// Ends a guest at once.
+    fn stop_guest(&self, name: &str) -> Result<()>;
+    /// The agent's child that is the guest's VMM.
+    fn vm_child(&self, guest: &str) -> String;
+    /// Path, in the host, of a scheduler or of another program of Holdfast's.
+    fn program(&self, name: &str) -> String;
+    /// Path, in the host, of a workload.
+    fn workload_in_host(&self, name: &str) -> String;
+    /// Path, in a guest, of a workload.
+    fn workload_in_guest(&self, name: &str) -> String;
+    /// Command, in a guest, that is the program `holdfast`.
+    fn holdfast_in_guest(&self) -> Vec<String>;
+    /// Directory, in the host and in guests, for the files workloads count in.
+    fn scratch(&self) -> String {
+        "/tmp".into()
+    }
+    /// Path, in the host, of the file that says whether a scheduler is loaded.
+    fn scx_state(&self) -> String {
+        "/sys/kernel/sched_ext/state".into()
+    }
+    /// Path, in the host, of the socket at which a scheduler tells what it counts.
+    fn scx_stats(&self) -> String {
+        scheduler::SOCKET.into()
+    }
+    /// What it is made of.
+    fn facts(&self) -> HostFacts;
+}
+
+/// What a host is made of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostFacts {
+    /// `tcg`, `kvm` or `here`.
+    pub accelerator: String,
+    /// Version of QEMU.
+    pub qemu: Option<String>,
+    /// Debian package: version.
+    pub packages: BTreeMap<String, String>,
+}
+
+/// Where and how hosts are booted.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// What runs the host's instructions.
+    pub accel: Accel,
+    /// Directory with the programs built.
+    pub dist: PathBuf,
+}
+
+/// The lab's machine as a host.
+pub struct LabHost {
+    machine: Machine,
+    /// Path, in the host, of contenders that are not in the dist directory.
+    elsewhere: BTreeMap<String, String>,
+}
+
+impl LabHost {
+    /// Boots a host for `experiment`.
+    pub fn boot(experiment: &Experiment, place: &Place, progress: &Progress) -> Result<LabHost> {
+        let mut kernels: Vec<Kernel> =
+            experiment.guests.values().map(|guest| guest.kernel.kernel()).collect();
+        kernels.sort();
+        kernels.dedup();
+        let (extra, elsewhere) = programs(experiment, place)?;
+        let spec = MachineSpec {
+            accel: place.accel,
+            cpus: experiment.host.pcpus,
+            memory_mib: experiment.host.memory_mib,
+            guest_kernels: kernels,
+            extra,
+            holdfast_in_guests: experiment.guests.values().any(|guest| guest.spins),
+            cache: Packages::default_cache(),
+            ..MachineSpec::new(&place.dist)
+        };
+        let machine = Machine::boot(&spec, progress)?;
+        Ok(LabHost { machine, elsewhere })
+    }
+}
+
+type Programs = (Vec<(PathBuf, String)>, BTreeMap<String, String>);
+
+/// Contenders that are not part of Holdfast: what to take into the host, and where each is there.
+fn programs<'a>(experiment: &'a Experiment, place: &Place) -> Result<Programs> {
+    let (mut extra, mut elsewhere) = (Vec::new(), BTreeMap::new());
+    let commands = |c: &'a Contender| c.commands().map(move |command| (c, command));
+    for (contender, command) in experiment.contenders.iter().flat_map(commands) {
+        let Some(name) = command.first() else { continue };
+        let ours = place.dist.join(name);
+        if !name.contains('/') && ours.is_file() {
+            executable(&contender.name, &ours)?;
+            continue;
+        }
+        let found = find(name).ok_or_else(|| {
+            let why = format!(
+                "contender \"{}\" needs it, and it is neither in {} nor in PATH; build or install \
+                 it, or write its path in the experiment",
+                contender.name,
+                place.dist.display()
+            );
+            Error::Command { command: name.clone(), why }
+        })?;
+        executable(&contender.name, &found)?;
+        if place.accel == Accel::Here {
+            elsewhere.insert(name.clone(), found.to_string_lossy().into_owned());
+        } else if !elsewhere.contains_key(name) {
+            let there = format!("/opt/contenders/{}", name.trim_start_matches('/'));
+            elsewhere.insert(name.clone(), there.clone());
+            extra.push((found, there));
+        }
+    }
+    Ok((extra, elsewhere))
+}
+
+/// It is better to hear of it now than once the host has booted.
+fn executable(contender: &str, program: &Path) -> Result<()> {
+    let mode = program.metadata().map(|m| m.permissions().mode());
+    if mode.is_ok_and(|mode| mode & 0o111 != 0) {
+        return Ok(());
+    }
+    let why = format!(
+        "contender \"{contender}\" is this file, which is not executable; name the program, or make \
+         it executable with chmod +x"
+    );
+    Err(Error::Command { command: program.display().to_string(), why })
+}
+
+fn find(program: &str) -> Option<PathBuf> {
+    if program.contains('/') {
+        return Some(PathBuf::from(program)).filter(|p| p.is_file());
+    }
+    let path = std::env::var_os("PATH")?;
+    let all: Vec<PathBuf> = std::env::split_paths(&path).map(|dir| dir.join(program)).collect();
+    // As a shell does: one that cannot be run does not hide another.
+    let is_program = |p: &&PathBuf| executable("", p).is_ok() && p.is_file();
+    all.iter().find(is_program).or_else(|| all.iter().find(|p| p.is_file())).cloned()
+}
+
+fn features(cpu: &CpuFeatures) -> Vec<String> {
+    let CpuFeatures {
+        pv_spinlocks,
+        pv_tlb_flush,
+        pv_ipi,
+        pv_sched_yield,
+        poll_control,
+        steal_time,
+    } = *cpu;
+    let sign = |on: bool, name: &str| format!("{}{name}", if on { '+' } else { '-' });
+    vec![
+        // Every guest of a real host has it. Without it the guest measures its timer's rate against
+        // the clock of a busy host, and when that fails takes its ticks from the emulated HPET: 250
+        // times a second QEMU's main thread then competes with the vCPUs.
+        "+tsc-deadline".into(),
+        sign(pv_spinlocks, "kvm-pv-unhalt"),
+        sign(pv_tlb_flush, "kvm-pv-tlb-flush"),
+        sign(pv_ipi, "kvm-pv-ipi"),
+        sign(pv_sched_yield, "kvm-pv-sched-yield"),
+        sign(poll_control, "kvm-poll-control"),
+        sign(steal_time, "kvm-steal-time"),
+    ]
+}
+
+impl Host for LabHost {
+    fn request(&self, request: Request) -> Result<Reply> {
+        self.machine.request(request)
+    }
+
+    fn hello(&self) -> Hello {
+        self.machine.hello().clone()
+    }
+
+    fn start_guest(&self, name: &str, guest: &Guest, pause_exits: bool) -> Result<Hello> {
+        self.machine.start_guest(&GuestSpec {
+            kernel: guest.kernel.kernel(),
+            vcpus: guest.vcpus,
+            memory_mib: guest.memory_mib,
+            features: features(&guest.cpu),
+            pause_exits,
+            cmdline: guest.cmdline.clone(),
+            ..GuestSpec::new(name)
+        })
+    }
+
+    fn stop_guest(&self, name: &str) -> Result<()> {
+        self.machine.stop_guest(name)
+    }
+
+    fn vm_child(&self, guest: &str) -> String {
+        GuestSpec::new(guest).child()
+    }
+
+    fn program(&self, name: &str) -> String {
+        self.elsewhere.get(name).cloned().unwrap_or_else(|| self.machine.dist_path(name))
+    }
+
+    fn workload_in_host(&self, name: &str) -> String {
+        self.machine.workload_path(name)
+    }
+
+    fn workload_in_guest(&self, name: &str) -> String {
+        Path::new(WORKLOADS).join(name).to_string_lossy().into_owned()
+    }
+
+    fn holdfast_in_guest(&self) -> Vec<String> {
+        images::holdfast_in_guest()
+    }
+
+    fn facts(&self) -> HostFacts {
+        let p = self.machine.provenance();
+        let accelerator = match p.accelerator {
+            Acceleration::Tcg => "tcg",
+            Acceleration::Kvm => "kvm",
+            Acceleration::Here => "here",
+        };
+        let binaries = p.packages.iter().map(|p| (p.name.clone(), p.version.clone()));
+        let sources =
+            p.source_packages.iter().map(|s| (format!("src:{}", s.name), s.version.clone()));
+        HostFacts {
+            accelerator: accelerator.into(),
+            qemu: Some(p.qemu.clone()),
+            packages: binaries.chain(sources).collect(),
+        }
+    }
+}

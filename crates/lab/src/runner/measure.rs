@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Measures one window.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use holdfast_agent::protocol::{Counters, Outcome as Answered, Reply, Request};
+
+use super::plan::{Group, Window};
+use super::session::{OBSERVER, Outcome, Session, Trouble, failed, pause};
+use super::workload::{Job, answers};
+use crate::experiment::Experiment;
+use crate::sample::{GuestTimes, Sample, Snapshot};
+use crate::scheduler::Counted;
+
+/// Longest the observer may take for an answer.
+const OBSERVER_LIMIT_MS: u64 = 5000;
+
+/// How much longer the guest's window may be than the host's: by this factor, or in short windows by
+/// this many seconds.
+const MAX_STRETCH: f64 = 1.5;
+const MAX_STRETCH_S: f64 = 0.5;
+
+/// Brings the host to what `window` needs and measures it.
+///
+/// What was measured is in `sample` even if the window then turns out not to count.
+pub(super) fn measure(
+    session: &mut Session,
+    experiment: &Experiment,
+    group: &Group,
+    window: Window,
+    began: Instant,
+    sample: &mut Sample,
+) -> Outcome<()> {
+    let case = &experiment.cases[window.case];
+    let mut changed = session.ensure_guests(&group.guests, group.pause_exits)?;
+    changed |= session.ensure_hogs(experiment.hogs_of(case))?;
+    changed |= session.ensure_contender(Some(window.contender))?;
+    let contender = &experiment.contenders[window.contender];
+    changed |= session.ensure_observed(experiment.observes(contender))?;
+    changed |= session.ensure_workload(window.case)?;
+    if changed {
+        pause(Duration::from_millis(experiment.windows.warmup_ms))?;
+    }
+    sample.vm = session.vm();
+    sample.hogs = session.hogs();
+    sample.beside = session.beside();
+    sample.start_s = began.elapsed().as_secs_f64();
+    sample.before = Some(snapshot(session, End::Before)?);
+    pause(Duration::from_millis(experiment.length_ms_of(case)))?;
+    let after = snapshot(session, End::After);
+    // Why a snapshot failed is better told by what ended.
+    if let Some(problem) = session.contender_problem()? {
+        return Err(Trouble::Window(problem));
+    }
+    let after = after?;
+    let problem = sample.before.as_ref().and_then(|before| misaligned(before, &after));
+    if let Some(before) = sample.before.as_ref().filter(|_| experiment.guest_of(case).1.spins) {
+        sample.spins = session.spins(before.workload.t_ns, after.workload.t_ns)?;
+    }
+    sample.after = Some(after);
+    problem.map_or(Ok(()), |problem| Err(Trouble::Window(problem)))
+}
+
+/// An empty record of `window`.
+pub(super) fn blank(experiment: &Experiment, window: Window, attempt: u32) -> Sample {
+    Sample {
+        experiment: experiment.name.clone(),
+        case: experiment.cases[window.case].name.clone(),
+        contender: experiment.contenders[window.contender].name.clone(),
+        round: window.round,
+        attempt,
+        start_s: 0.0,
+        problem: None,
+        vm: String::new(),
+        hogs: Vec::new(),
+        beside: Vec::new(),
+        before: None,
+        after: None,
+        spins: None,
+        metrics: BTreeMap::new(),
+    }
+}
+
+/// Which end of a window.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Before,
+    After,
+}
+
+/// Reads all counters in one request, so that they belong together.
+///
+/// Asking a guest takes as long as its agent waits for a CPU. It is done first at the beginning and
+/// last at the end, so that this time is in neither of the host's intervals.
+fn snapshot(session: &mut Session, end: End) -> Outcome<Snapshot> {
+    let mut names = vec![session.vm()];
+    names.extend(session.beside());
+    names.extend(session.hogs());
+    let mut host = vec![(Asked::Cpu, Request::CpuTimes { names })];
+    if session.is_observed() {
+        let (name, line) = (OBSERVER.into(), "sample".into());
+        let ask = Request::Ask { name, line, timeout_ms: OBSERVER_LIMIT_MS };
+        host.push((Asked::Observer, ask));
+    }
+    if session.counts {
+        host.push((Asked::Scheduler, session.counters_request()));
+    }
+    let jobs = session.running_jobs();
+    let counters = jobs.iter().enumerate();
+    let counters = counters.map(|(i, job)| (Asked::Job(i), job.batch(job.counters_requests())));
+    let all: Vec<_> = match end {
+        End::Before => counters.chain(host).collect(),
+        End::After => host.into_iter().chain(counters).collect(),
+    };
+    let (asked, requests): (Vec<Asked>, Vec<Request>) = all.into_iter().unzip();
+    let Reply::Batch { responses } = session.ask(Request::Batch { requests })? else {
+        return Err(Trouble::Window("a batch was answered with something else".into()));
+    };
+
+    let (mut cpu, mut observer, mut scheduler, mut guest) = (None, None, None, None);
+    let mut workloads: Vec<Option<Counters>> = vec![None; jobs.len()];
+    for (asked, answer) in asked.into_iter().zip(responses) {
+        match (asked, answer) {
+            (Asked::Cpu, Answered::Ok(Reply::CpuTimes(times))) => cpu = Some(times),
+            (Asked::Cpu, Answered::Error(e)) => return Err(failed("reading CPU times", &e)),
+            (Asked::Job(i), Answered::Ok(reply)) => {
+                let mut answered = answers(reply)?;
+                workloads[i] = Some(counters_of(session, &jobs[i], &mut answered)?);
+                if let (0, Some(Answered::Ok(Reply::ReadFile { data, .. }))) = (i, answered.pop()) {
+                    guest = GuestTimes::parse(&String::from_utf8_lossy(&data));
+                }
+            }
+            (Asked::Job(_), Answered::Error(e)) => {
+                return Err(failed("reading the workload's counters", &e));
+            }
+            (Asked::Observer, Answered::Ok(Reply::Ask { line })) => {
+                match serde_json::from_str(&line) {
+                    Ok(value) => observer = Some(value),
+                    Err(e) => session.observer_failed(&format!("it said {line:?}: {e}")),
+                }
+            }
+            (Asked::Observer, Answered::Error(e)) => session.observer_failed(&e.to_string()),
+            (Asked::Scheduler, Answered::Ok(Reply::Exchange { line, t_ns })) => {
+                scheduler = Counted::parse(&line, t_ns);
+            }
+            // One that has ended is noticed after the window.
+            (Asked::Scheduler, Answered::Error(_)) => session.counts = false,
+            (_, Answered::Ok(other)) => return Err(unexpected("counters", &other)),
+        }
+    }
+    let mut workloads = workloads.into_iter().collect::<Option<Vec<_>>>().unwrap_or_default();
+    match cpu {
+        Some(cpu) if !workloads.is_empty() => {
+            let workload = workloads.remove(0);
+            Ok(Snapshot { cpu, workload, guest, beside: workloads, observer, scheduler })
+        }
+        _ => Err(Trouble::Window("a batch was answered in part".into())),
+    }
+}
+
+/// What one request of a snapshot is for.
+#[derive(Clone, Copy)]
+enum Asked {
+    Cpu,
+    Observer,
+    Scheduler,
+    /// The workload of this number.
+    Job(usize),
+}
+
+/// The counters, if the workload that counts in them is running.
+fn counters_of(session: &Session, job: &Job, answered: &mut Vec<Answered>) -> Outcome<Counters> {
+    if let Some(problem) = session.workload_problem(job, answered.pop())? {
+        return Err(Trouble::Window(problem));
+    }
+    match answered.pop() {
+        Some(Answered::Ok(Reply::Counters(counters))) => Ok(counters),
+        Some(Answered::Error(e)) => Err(failed("reading the workload's counters", &e)),
+        other => Err(unexpected("the workload's counters", &other)),
+    }
+}
+
+/// Why the two ends of a window do not belong together, if they do not.
+fn misaligned(before: &Snapshot, after: &Snapshot) -> Option<String> {
+    let seconds = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e9;
+    let host_s = seconds(before.cpu.t_ns, after.cpu.t_ns);
+    let ends = |s: &Snapshot| -> Vec<u64> {
+        std::iter::once(&s.workload).chain(&s.beside).map(|c| c.t_ns).collect()
+    };
+    let mut guests_s = ends(before).into_iter().zip(ends(after)).map(|(b, a)| seconds(b, a));
+    let guest_s = guests_s.find(|s| *s > MAX_STRETCH * host_s && s - host_s > MAX_STRETCH_S)?;
+    Some(format!(
+        "the guest's agent had to wait too long for a CPU: its window has {guest_s:.2} s, the host's \
+         {host_s:.2} s"
+    ))
+}
+
+fn unexpected(what: &str, answer: &impl std::fmt::Debug) -> Trouble {
+    Trouble::Window(format!("reading {what} gave {answer:?}"))
+}

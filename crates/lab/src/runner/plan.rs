@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! In which order windows are measured, and how long that will take.
+//!
+//! Loading a scheduler takes seconds on an emulated host and starting a guest longer, so cases that
+//! can share a guest share every loaded scheduler. Contenders go ABC CBA ABC ...: what drifts
+//! slowly hits all of them alike, and whoever ends one round begins the next and need not be loaded
+//! again. Cases do the same within a contender's turn, so that a workload runs on while schedulers change.
+
+use std::time::Duration;
+
+use crate::experiment::Experiment;
+use crate::resume::Done;
+
+/// Cases that can be measured without restarting a guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Group {
+    /// Names of the guests, that of the cases' own workloads first.
+    pub(super) guests: Vec<String>,
+    /// Whether PAUSE exits; changing it reloads KVM, which takes the guests with it.
+    pub(super) pause_exits: bool,
+    /// What to measure, in order.
+    pub(super) windows: Vec<Window>,
+}
+
+/// A window to measure; the numbers index the experiment's cases and contenders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Window {
+    pub(super) round: u32,
+    pub(super) contender: usize,
+    pub(super) case: usize,
+}
+
+/// The order of everything.
+pub(super) fn plan(experiment: &Experiment) -> Vec<Group> {
+    // Groups in the order in which their first cases are written.
+    let mut groups: Vec<(Group, Vec<usize>)> = Vec::new();
+    for (i, case) in experiment.cases.iter().enumerate() {
+        let guests = experiment.guests_of(case).into_iter().map(str::to_owned).collect();
+        let pause_exits = experiment.pause_exits_of(case);
+        let group = Group { guests, pause_exits, windows: Vec::new() };
+        match groups.iter_mut().find(|(g, _)| *g == group) {
+            Some((_, cases)) => cases.push(i),
+            None => groups.push((group, vec![i])),
+        }
+    }
+    let (rounds, nr_contenders) = (experiment.windows.rounds, experiment.contenders.len());
+    let planned = |(group, cases): (Group, Vec<usize>)| Group {
+        windows: alternate(rounds, nr_contenders, &cases),
+        ..group
+    };
+    groups.into_iter().map(planned).collect()
+}
+
+/// What is left of it where some was done before.
+pub(super) fn left(experiment: &Experiment, done: &Done) -> Vec<Group> {
+    let mut groups = plan(experiment);
+    for group in &mut groups {
+        group
+            .windows
+            .retain(|w| !done.has_round(&experiment.name, &experiment.cases[w.case].name, w.round));
+    }
+    groups.retain(|group| !group.windows.is_empty());
+    groups
+}
+
+fn alternate(rounds: u32, nr_contenders: usize, cases: &[usize]) -> Vec<Window> {
+    let mut windows = Vec::new();
+    let mut turn = 0;
+    for round in 0..rounds {
+        let mut contenders: Vec<usize> = (0..nr_contenders).collect();
+        if round % 2 == 1 {
+            contenders.reverse();
+        }
+        for contender in contenders {
+            let mut cases = cases.to_vec();
+            if turn % 2 == 1 {
+                cases.reverse();
+            }
+            turn += 1;
+            windows.extend(cases.into_iter().map(|case| Window { round, contender, case }));
+        }
+    }
+    windows
+}
+
+/// Measured on an emulated host of two CPUs with two hogs.
+const GUEST_START: Duration = Duration::from_secs(7);
+const SCHEDULER_LOAD: Duration = Duration::from_millis(2500);
+const WORKLOAD_START: Duration = Duration::from_millis(600);
+/// Reading the counters at both ends of a window.
+const COUNTERS: Duration = Duration::from_millis(600);
+
+/// How long the rest of the experiment will take if it goes as usual.
+///
+/// `groups` is what is left, the first one perhaps in part; `last` is what was measured last.
+pub(super) fn estimate(
+    experiment: &Experiment,
+    groups: &[Group],
+    mut last: Option<Window>,
+) -> Duration {
+    let mut sum = Duration::ZERO;
+    for group in groups {
+        if last.is_none() && !group.windows.is_empty() {
+            sum += GUEST_START * group.guests.len() as u32;
+        }
+        for &window in &group.windows {
+            let changes = |of: fn(Window) -> usize| last.is_none_or(|l| of(l) != of(window));
+            if changes(|w| w.contender) && !experiment.contenders[window.contender].is_stock() {
+                sum += SCHEDULER_LOAD;
+            }
+            if changes(|w| w.case) {
+                sum += WORKLOAD_START;
+            }
+            if changes(|w| w.contender) || changes(|w| w.case) {
+                sum += Duration::from_millis(experiment.windows.warmup_ms);
+            }
+            let case = &experiment.cases[window.case];
+            sum += Duration::from_millis(experiment.length_ms_of(case)) + COUNTERS;
+            last = Some(window);
+        }
+        last = None;
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn experiment(name: &str) -> Experiment {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
+        Experiment::read(&dir.join(format!("{name}.toml"))).unwrap()
+    }
+
+    #[test]
+    fn measures_every_case_of_every_contender_once_a_round() {
+        let e = experiment("demo");
+        let groups = plan(&e);
+        let mut all: Vec<Window> = groups.iter().flat_map(|g| g.windows.clone()).collect();
+        let nr_windows = e.windows.rounds as usize * e.contenders.len() * e.cases.len();
+        assert_eq!(all.len(), nr_windows);
+        all.sort_by_key(|w| (w.round, w.contender, w.case));
+        all.dedup();
+        assert_eq!(all.len(), nr_windows);
+    }
+
+    #[test]
+    fn restarts_the_guest_only_where_pause_exits_change() {
+        let groups = plan(&experiment("demo"));
+        assert_eq!(groups.iter().map(|g| g.pause_exits).collect::<Vec<_>>(), [false, true]);
+    }
+
+    #[test]
+    fn neither_scheduler_nor_workload_changes_without_need() {
+        let e = experiment("demo");
+        for group in plan(&e) {
+            let turns = e.windows.rounds as usize * e.contenders.len();
+            let changes = |of: fn(&Window) -> usize| {
+                group.windows.windows(2).filter(|pair| of(&pair[0]) != of(&pair[1])).count()
+            };
+            // Each boundary of two rounds keeps the scheduler, each boundary of two turns the workload.
+            assert_eq!(changes(|w| w.contender), turns - e.windows.rounds as usize);
+            let nr_cases = group.windows.len() / turns;
+            assert_eq!(changes(|w| w.case), turns * (nr_cases - 1));
+        }
+    }
+
+    #[test]
+    fn a_contender_is_on_average_as_late_as_any_other() {
+        let e = experiment("demo");
+        for group in plan(&e) {
+            let mean_place = |contender: usize| {
+                let places = group.windows.iter().enumerate();
+                let mine: Vec<usize> =
+                    places.filter(|(_, w)| w.contender == contender).map(|(i, _)| i).collect();
+                mine.iter().sum::<usize>() as f64 / mine.len() as f64
+            };
+            assert_eq!(mean_place(0), mean_place(1));
+            assert_eq!(mean_place(0), mean_place(2));
+        }
+    }
+
+    #[test]
+    fn the_demo_is_measured_in_about_four_minutes_and_the_smoke_test_in_one() {
+        for (name, limit_s) in [("demo", 250), ("smoke", 60)] {
+            let e = experiment(name);
+            let time = estimate(&e, &plan(&e), None);
+            assert!(time < Duration::from_secs(limit_s), "{name}: {time:?}");
+        }
+    }
+
+    #[test]
+    fn the_estimate_shrinks_with_every_window() {
+        let e = experiment("demo");
+        let mut groups = plan(&e);
+        let mut before = estimate(&e, &groups, None);
+        let windows = groups[0].windows.clone();
+        for window in windows {
+            groups[0].windows.remove(0);
+            let after = estimate(&e, &groups, Some(window));
+            assert!(after < before);
+            before = after;
+        }
+    }
+}

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What is running on the host, and bringing it to what a window needs.
+//!
+//! Each `ensure_*` changes only what is not yet as wanted and says whether it changed anything.
+
+use std::time::{Duration, Instant};
+
+use holdfast_agent::protocol::{Failure, Reply, Request, Spawn};
+
+use super::host::Host;
+use crate::error::Error;
+use crate::experiment::{Experiment, Guest};
+use crate::interrupt;
+use crate::result::KernelFacts;
+
+/// What kept a window from being measured.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The window does not count, for this reason; another attempt may succeed.
+    Window(String),
+    /// The host cannot be used any more, or the run is to end.
+    Host(Error),
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::HostEnded { .. } | Error::HostHung { .. } | Error::Interrupted => {
+                Trouble::Host(error)
+            }
+            other => Trouble::Window(other.to_string()),
+        }
+    }
+}
+
+pub(super) type Outcome<T> = std::result::Result<T, Trouble>;
+
+/// Longest a scheduler may take to load, or to go when asked.
+pub(super) const CONTENDER_LIMIT: Duration = Duration::from_secs(30);
+/// Longest a workload may take to its first operation, or to end when asked.
+pub(super) const WORKLOAD_LIMIT: Duration = Duration::from_secs(30);
+
+pub(super) const CONTENDER: &str = "contender";
+pub(super) const WORKLOAD: &str = "workload";
+/// Between two looks at something that is waited for.
+pub(super) const LOOK: Duration = Duration::from_millis(40);
+
+pub(super) const OBSERVER: &str = "observer";
+
+/// A host and what runs on it.
+pub(super) struct Session<'a> {
+    pub(super) host: Box<dyn Host + 'a>,
+    pub(super) experiment: &'a Experiment,
+    /// Guests that run, that of the cases' own workloads first.
+    pub(super) guests: Vec<String>,
+    pause_exits: bool,
+    pub(super) contender: Option<usize>,
+    /// Whether the contender tells what it counts.
+    pub(super) counts: bool,
+    pub(super) workload: Option<usize>,
+    nr_hogs: u32,
+    /// Command of the observer; none if it is not wanted or cannot run.
+    observer: Option<Vec<String>>,
+    observer_runs: bool,
+    /// How much of what guests printed of their waits for spinlocks was read.
+    pub(super) spins_read: u64,
+    /// Kernels that were booted.
+    pub(super) facts: Vec<(bool, KernelFacts)>,
+    /// What a reader of the result should know.
+    pub(super) notes: Vec<String>,
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn new(
+        host: Box<dyn Host + 'a>,
+        experiment: &'a Experiment,
+        observer: Option<Vec<String>>,
+    ) -> Self {
+        let hello = host.hello();
+        let facts = KernelFacts {
+            experiment: experiment.name.clone(),
+            name: "host".into(),
+            kernel_release: hello.kernel_release,
+            cmdline: hello.cmdline.trim().into(),
+            nr_cpus: hello.nr_cpus,
+            pause_exits: false,
+        };
+        Session {
+            host,
+            experiment,
+            guests: Vec::new(),
+            pause_exits: false,
+            contender: None,
+            counts: false,
+            workload: None,
+            nr_hogs: 0,
+            observer,
+            observer_runs: false,
+            spins_read: 0,
+            facts: vec![(true, facts)],
+            notes: Vec::new(),
+        }
+    }
+
+    /// Name, in samples, of the process of the VM that is measured.
+    pub(super) fn vm(&self) -> String {
+        self.guests.first().map_or_else(String::new, |name| self.host.vm_child(name))
+    }
+
+    /// Names of the hogs.
+    pub(super) fn hogs(&self) -> Vec<String> {
+        (0..self.nr_hogs).map(hog_name).collect()
+    }
+
+    /// File a workload or a hog counts in.
+    pub(super) fn counters(&self, name: &str) -> String {
+        format!("{}/holdfast-{name}.counters", self.host.scratch())
+    }
+
+    /// Whether the observer can be asked.
+    pub(super) fn is_observed(&self) -> bool {
+        self.observer_runs
+    }
+
+    /// Runs these guests and no others, freshly started with nothing else on the host, and the observer.
+    pub(super) fn ensure_guests(&mut self, names: &[String], pause_exits: bool) -> Outcome<bool> {
+        if self.guests == names && self.pause_exits == pause_exits {
+            return Ok(false);
+        }
+        // A guest boots twice as fast on an idle host, and under the stock scheduler as all others.
+        self.ensure_contender(None)?;
+        self.ensure_hogs(0)?;
+        self.stop_guests()?;
+        self.pause_exits = pause_exits;
+        for name in names {
+            if let Err(e) = self.start_guest(name) {
+                // All of them or none, so that the next attempt begins afresh.
+                let _ = self.host.stop_guest(name);
+                let _ = self.stop_guests();
+                return Err(e);
+            }
+            self.guests.push(name.clone());
+        }
+        if self.experiment.windows.observe {
+            self.ensure_observer();
+        }
+        Ok(true)
+    }
+
+    fn start_guest(&mut self, name: &str) -> Outcome<()> {
+        let pause_exits = self.pause_exits;
+        let hello = self.host.start_guest(name, &self.experiment.guests[name], pause_exits)?;
+        let facts = KernelFacts {
+            experiment: self.experiment.name.clone(),
+            name: name.into(),
+            kernel_release: hello.kernel_release,
+            cmdline: hello.cmdline.trim().into(),
+            nr_cpus: hello.nr_cpus,
+            pause_exits,
+        };
+        if !self.facts.iter().any(|(_, f)| *f == facts) {
+            self.facts.push((false, facts));
+        }
+        let Guest { pin, vcpus, spins, .. } = &self.experiment.guests[name];
+        if !pin.is_empty() {
+            // As QEMU names the threads of vCPUs.
+            let threads = (0..*vcpus).zip(pin.iter().cycle());
+            let threads = threads.map(|(vcpu, cpu)| (format!("CPU {vcpu}/"), vec![*cpu])).collect();
+            self.ask(Request::Pin { name: self.host.vm_child(name), threads })?;
+        }
+        if *spins {
+            self.start_spins(name)?;
+        }
+        Ok(())
+    }
+
+    fn stop_guests(&mut self) -> Outcome<()> {
+        // What runs beside a guest on the host does not go with it.
+        self.end_beside_on_host()?;
+        self.workload = None;
+        while let Some(name) = self.guests.pop() {
+            self.host.stop_guest(&name)?;
+        }
+        Ok(())
+    }
+
+    /// Runs `wanted` endless loops.
+    pub(super) fn ensure_hogs(&mut self, wanted: u32) -> Outcome<bool> {
+        let changes = self.nr_hogs != wanted;
+        while self.nr_hogs < wanted {
+            let name = hog_name(self.nr_hogs);
+            let program = self.host.workload_in_host("hog");
+            let counters = self.counters(&name);
+            self.ask(Request::spawn(name, [program, "--counters".into(), counters]))?;
+            self.nr_hogs += 1;
+        }
+        while self.nr_hogs > wanted {
+            self.nr_hogs -= 1;
+            self.end(&hog_name(self.nr_hogs), libc::SIGTERM, WORKLOAD_LIMIT)?;
+        }
+        Ok(changes)
+    }
+
+    /// Has the observer run or not.
+    pub(super) fn ensure_observed(&mut self, wanted: bool) -> Outcome<bool> {
+        if self.observer_runs == wanted || wanted && self.observer.is_none() {
+            return Ok(false);
+        }
+        if wanted {
+            // It loads in a fraction of the time while nobody else wants the CPUs.
+            self.signal_load(libc::SIGSTOP)?;
+            self.ensure_observer();
+            self.signal_load(libc::SIGCONT)?;
+        } else {
+            self.observer_runs = false;
+            self.end(OBSERVER, libc::SIGTERM, WORKLOAD_LIMIT)?;
+        }
+        Ok(true)
+    }
+
+    /// Starts the observer where it is not running; a host without one is measured without it.
+    pub(super) fn ensure_observer(&mut self) {
+        if self.observer_runs {
+            return;
+        }
+        let Some(argv) = self.observer.clone() else { return };
+        let spawned = self.ask(Request::Spawn(Spawn {
+            name: OBSERVER.into(),
+            argv: [&[self.host.program(&argv[0])], &argv[1..]].concat(),
+            stdin: true,
+            ..Spawn::default()
+        }));
+        // It has loaded its programs once it answers.
+        let answered = spawned.and_then(|_| {
+            self.ask(Request::Ask {
+                name: OBSERVER.into(),
+                line: String::new(),
+                timeout_ms: 20_000,
+            })
+        });
+        match answered {
+            Ok(_) => self.observer_runs = true,
+            Err(Trouble::Window(message)) => {
+                self.observer_failed(&format!("it does not run: {message}"));
+                self.observer = None;
+            }
+            // The host's end is noticed by whoever asks next.
+            Err(Trouble::Host(_)) => (),
+        }
+    }
+
+    /// Notes that preemptions are not measured for now, and why; the next guest gets a new observer.
+    pub(super) fn observer_failed(&mut self, why: &str) {
+        self.observer_runs = false;
+        let _ = self.ask(Request::Kill { name: OBSERVER.into(), signal: libc::SIGKILL });
+        let _ = self.ask(Request::Wait { name: OBSERVER.into(), timeout_ms: 5000 });
+        let note = format!("preemptions were not observed: {}", first_lines(why, 6));
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// Ends a child of the host's agent, if need be with SIGKILL, and waits for it.
+    pub(super) fn end(&self, name: &str, signal: i32, limit: Duration) -> Outcome<()> {
+        let kill = |signal| self.ask(Request::Kill { name: name.into(), signal });
+        let wait = |limit: Duration| {
+            let timeout_ms = limit.as_millis() as u64;
+            self.ask(Request::Wait { name: name.into(), timeout_ms })
+        };
+        // It may have ended by itself; waiting tells.
+        if let Err(e @ Trouble::Host(_)) = kill(signal) {
+            return Err(e);
+        }
+        match wait(limit) {
+            Ok(_) => Ok(()),
+            Err(Trouble::Window(_)) => {
+                if let Err(e @ Trouble::Host(_)) = kill(libc::SIGKILL) {
+                    return Err(e);
+                }
+                wait(Duration::from_secs(10)).map(drop)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// After trouble: ends the contender, the guests, and hogs if one of them has died.
+    pub(super) fn recover(&mut self) -> std::result::Result<(), Error> {
+        let only_host = |outcome: Outcome<()>| match outcome {
+            Err(Trouble::Host(e)) => Err(e),
+            _ => Ok(()),
+        };
+        only_host(self.end_contender())?;
+        let mut nr_alive = 0;
+        for hog in self.hogs() {
+            nr_alive += u32::from(self.runs(&hog)?);
+        }
+        if nr_alive < self.nr_hogs {
+            only_host(self.ensure_hogs(0).map(drop))?;
+        }
+        // A guest that hung for a while has what it was asked to do still to come: it is not used again.
+        only_host(self.stop_guests())
+    }
+
+    /// Whether a child of the host's agent is running.
+    fn runs(&self, child: &str) -> std::result::Result<bool, Error> {
+        match self.ask(Request::Status { name: child.into() }) {
+            Ok(reply) => Ok(matches!(reply, Reply::Status { running: true, .. })),
+            Err(Trouble::Window(_)) => Ok(false),
+            Err(Trouble::Host(e)) => Err(e),
+        }
+    }
+
+    /// Has the host's agent do something.
+    pub(super) fn ask(&self, request: Request) -> Outcome<Reply> {
+        self.host.request(request).map_err(Trouble::from)
+    }
+}
+
+fn hog_name(i: u32) -> String {
+    format!("hog{i}")
+}
+
+pub(super) fn tell(reply: &Reply) -> String {
+    match reply {
+        Reply::Wait(ended) => {
+            let said = last_lines(&[&*ended.stdout_tail, &*ended.stderr_tail].concat(), 8);
+            format!("{}{}{said}", ended.status, if said.is_empty() { "" } else { ": " })
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+pub(super) fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+    lines[lines.len().saturating_sub(count)..].join("; ")
+}
+
+fn first_lines(text: &str, count: usize) -> String {
+    text.lines().map(str::trim).filter(|l| !l.is_empty()).take(count).collect::<Vec<_>>().join("; ")
+}
+
+/// The failure of a request within a batch.
+pub(super) fn failed(what: &str, failure: &Failure) -> Trouble {
+    Trouble::Window(format!("{what}: {failure}"))
+}
+
+/// Waits, unless somebody asks to end.
+pub(super) fn pause(time: Duration) -> Outcome<()> {
+    let end = Instant::now() + time;
+    loop {
+        if interrupt::is_pending() {
+            return Err(Trouble::Host(Error::Interrupted));
+        }
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        std::thread::sleep(left.min(Duration::from_millis(50)));
+    }
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The workloads of a session: starting, watching and ending them, in guests and beside them.
+
+use std::time::Instant;
+
+use holdfast_agent::protocol::{Outcome as Answered, Reply, Request};
+
+use super::session::{
+    LOOK, Outcome, Session, Trouble, WORKLOAD, WORKLOAD_LIMIT, failed, pause, tell,
+};
+use crate::experiment::ON_HOST;
+
+/// A workload of a case, and where it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Job {
+    /// The guest; none on the host itself.
+    pub(super) guest: Option<String>,
+    /// The agent's child that it is.
+    pub(super) child: String,
+    argv: Vec<String>,
+    counters: String,
+}
+
+impl Job {
+    /// What its agent is asked for at both ends of a window.
+    pub(super) fn counters_requests(&self) -> Vec<Request> {
+        vec![
+            Request::ReadFile { path: "/proc/stat".into(), max_bytes: 256 },
+            Request::Counters { path: self.counters.clone() },
+            Request::Status { name: self.child.clone() },
+        ]
+    }
+
+    /// Ends it; the next must not be taken for this one's counters.
+    fn end_requests(&self) -> Vec<Request> {
+        let timeout_ms = WORKLOAD_LIMIT.as_millis() as u64;
+        vec![
+            Request::Kill { name: self.child.clone(), signal: libc::SIGTERM },
+            Request::Wait { name: self.child.clone(), timeout_ms },
+            Request::WriteFile { path: self.counters.clone(), data: Vec::new(), mode: 0o644 },
+        ]
+    }
+
+    /// One request for several things where the job runs.
+    pub(super) fn batch(&self, requests: Vec<Request>) -> Request {
+        let batch = Request::Batch { requests };
+        match &self.guest {
+            Some(guest) => batch.relayed_to(guest),
+            None => batch,
+        }
+    }
+
+    /// What it is called in messages.
+    fn title(&self) -> String {
+        match &self.guest {
+            Some(_) if self.child == WORKLOAD => "the workload".into(),
+            Some(guest) => format!("the workload in {guest}"),
+            None => "the workload beside the guest".into(),
+        }
+    }
+}
+
+/// The answers to a [`Job::batch`].
+pub(super) fn answers(reply: Reply) -> Outcome<Vec<Answered>> {
+    match reply {
+        Reply::Batch { responses } => Ok(responses),
+        Reply::Relay { reply } => answers(*reply),
+        other => Err(Trouble::Window(format!("unexpected answer {other:?}"))),
+    }
+}
+
+impl Session<'_> {
+    /// The workloads of a case, its own first.
+    pub(super) fn jobs(&self, case: usize) -> Vec<Job> {
+        let e = self.experiment;
+        let case = &e.cases[case];
+        let job = |guest: Option<&str>,
+                   child: String,
+                   workload: &str,
+                   threads: u32,
+                   args: &[String]| {
+            let program = match guest {
+                Some(_) => self.host.workload_in_guest(workload),
+                None => self.host.workload_in_host(workload),
+            };
+            let counters = self.counters(&child);
+            let options = ["--counters", &counters, "--threads", &threads.to_string()];
+            let options = options.into_iter().map(str::to_owned);
+            Job {
+                guest: guest.map(str::to_owned),
+                argv: std::iter::once(program).chain(options).chain(args.iter().cloned()).collect(),
+                child,
+                counters,
+            }
+        };
+        let own = job(
+            Some(e.guest_of(case).0),
+            WORKLOAD.into(),
+            &case.workload,
+            e.threads_of(case),
+            &case.args,
+        );
+        let beside = case.beside.iter().enumerate().map(|(i, b)| {
+            let guest = (b.on != ON_HOST).then_some(b.on.as_str());
+            job(guest, format!("beside{i}"), &b.workload, e.threads_beside(b), &b.args)
+        });
+        std::iter::once(own).chain(beside).collect()
+    }
+
+    /// The jobs that run.
+    pub(super) fn running_jobs(&self) -> Vec<Job> {
+        self.workload.map_or_else(Vec::new, |case| self.jobs(case))
+    }
+
+    /// Names, in samples, of the processes beside the VM that run a workload: programs and VMs.
+    pub(super) fn beside(&self) -> Vec<String> {
+        let jobs = self.running_jobs().into_iter().skip(1);
+        jobs.map(|job| job.guest.map_or(job.child, |guest| self.host.vm_child(&guest))).collect()
+    }
+
+    /// Those of them that are programs of the host.
+    pub(super) fn beside_on_host(&self) -> Vec<String> {
+        let jobs = self.running_jobs().into_iter();
+        jobs.filter(|job| job.guest.is_none()).map(|job| job.child).collect()
+    }
+
+    /// Runs the workloads of case `wanted` and waits for their first operations.
+    ///
+    /// A guest's agent waits for a CPU with every message, so it is sent few.
+    pub(super) fn ensure_workload(&mut self, wanted: usize) -> Outcome<bool> {
+        if self.workload == Some(wanted) {
+            return Ok(false);
+        }
+        let mut old = self.running_jobs();
+        self.workload = Some(wanted);
+        let jobs = self.jobs(wanted);
+        // Cases may differ in what else runs on the host.
+        if jobs == old {
+            return Ok(false);
+        }
+        for job in &jobs {
+            let place = old.iter().position(|o| o.guest == job.guest && o.child == job.child);
+            let mut requests = place.map_or_else(Vec::new, |i| old.remove(i).end_requests());
+            requests.push(Request::spawn(job.child.clone(), job.argv.clone()));
+            match answers(self.ask(job.batch(requests))?)?.pop() {
+                Some(Answered::Ok(_)) => (),
+                Some(Answered::Error(e)) => {
+                    return Err(failed(&format!("starting {}", job.title()), &e));
+                }
+                None => {
+                    let what = format!("starting {} was not answered", job.title());
+                    return Err(Trouble::Window(what));
+                }
+            }
+        }
+        // What the case before had and this one has not.
+        for job in old {
+            self.ask(job.batch(job.end_requests()))?;
+        }
+        jobs.iter().try_for_each(|job| self.await_first_operation(job)).map(|()| true)
+    }
+
+    /// Ends what runs beside the guests on the host.
+    pub(super) fn end_beside_on_host(&mut self) -> Outcome<()> {
+        let jobs = self.running_jobs().into_iter().filter(|job| job.guest.is_none());
+        let mut jobs = jobs.collect::<Vec<_>>().into_iter();
+        jobs.try_for_each(|job| self.ask(job.batch(job.end_requests())).map(drop))
+    }
+
+    fn await_first_operation(&self, job: &Job) -> Outcome<()> {
+        let deadline = Instant::now() + WORKLOAD_LIMIT;
+        loop {
+            let mut answered = answers(self.ask(job.batch(job.counters_requests()))?)?;
+            if let Some(how) = self.workload_problem(job, answered.pop())? {
+                return Err(Trouble::Window(how));
+            }
+            // There is no file before the workload has made it.
+            if matches!(answered.pop(), Some(Answered::Ok(Reply::Counters(c))) if c.ops > 0) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                let limit = WORKLOAD_LIMIT.as_secs();
+                let what = format!("{} did nothing for {limit} s", job.title());
+                return Err(Trouble::Window(what));
+            }
+            pause(LOOK)?;
+        }
+    }
+
+    /// Why a job's counters mean nothing, if they do not; `status` is what its agent said of it.
+    pub(super) fn workload_problem(
+        &self,
+        job: &Job,
+        status: Option<Answered>,
+    ) -> Outcome<Option<String>> {
+        if let Some(Answered::Ok(Reply::Status { running: true, .. })) = status {
+            return Ok(None);
+        }
+        let wait = Request::Wait { name: job.child.clone(), timeout_ms: 1000 };
+        let how = match answers(self.ask(job.batch(vec![wait]))?)?.pop() {
+            Some(Answered::Ok(reply)) => tell(&reply),
+            Some(Answered::Error(e)) => e.to_string(),
+            None => "it is not known how".into(),
+        };
+        Ok(Some(format!("{} ended: {how}", job.title())))
+    }
+}

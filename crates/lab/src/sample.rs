@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! One measured window: raw counters at both ends, and the metrics that follow from them.
+
+use std::collections::BTreeMap;
+
+use holdfast_agent::protocol::{Counters, CpuTimes};
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::Experiment;
+use crate::metric::{Class, Metric};
+use crate::scheduler::Counted;
+use crate::spins::SpinWaits;
+use crate::{preemptions, share};
+
+/// Everything that is counted, at one end of a window.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// CPU time of the VM's and the hogs' threads; host clock.
+    pub cpu: CpuTimes,
+    /// The workload's counters; guest clock.
+    pub workload: Counters,
+    /// How all CPUs of its guest spent their time, as that accounts for it; absent if it did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest: Option<GuestTimes>,
+    /// The counters of what ran beside it, in the order of [`Sample::beside`]; clocks of their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<Counters>,
+    /// What the observer said, verbatim; absent if there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observer: Option<serde_json::Value>,
+    /// What the scheduler says that it counted since it was asked before; absent if it says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduler: Option<Counted>,
+}
+
+/// Time since boot that the CPUs of a guest together spent, by the guest's own accounting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestTimes {
+    /// In user mode, ms.
+    pub user_ms: u64,
+    /// In the kernel, interrupts included, ms.
+    pub system_ms: u64,
+    /// Runnable, but not run by the host, ms.
+    pub steal_ms: u64,
+}
+
+impl GuestTimes {
+    /// Reads the first line of `/proc/stat` (proc(5)); its unit is 1/100 s on every x86.
+    pub fn parse(stat: &str) -> Option<GuestTimes> {
+        let numbers = stat.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace();
+        let ms =
+            numbers.map(|n| n.parse().ok().map(|n: u64| n * 10)).collect::<Option<Vec<_>>>()?;
+        let &[user, nice, system, _idle, _iowait, irq, softirq, steal, ..] = ms.as_slice() else {
+            return None;
+        };
+        let (user_ms, system_ms) = (user + nice, system + irq + softirq);
+        Some(GuestTimes { user_ms, system_ms, steal_ms: steal })
+    }
+}
+
+/// One window of one contender in one case.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Name of the experiment.
+    pub experiment: String,
+    /// Name of the case.
+    pub case: String,
+    /// Name of the contender.
+    pub contender: String,
+    /// Windows of one round are compared with each other; counts from 0.
+    pub round: u32,
+    /// How often this window was tried before.
+    pub attempt: u32,
+    /// When the window began, seconds since the run began.
+    pub start_s: f64,
+    /// Why this window does not count; absent if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Name of the VM's process in the snapshots.
+    pub vm: String,
+    /// Names of the hogs in the snapshots.
+    pub hogs: Vec<String>,
+    /// Names, in the snapshots, of what else ran a workload: VMs' processes, and programs of the host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<String>,
+    /// Counters at its beginning; absent if the window did not get that far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Snapshot>,
+    /// Counters at its end; absent if the window did not get that far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<Snapshot>,
+    /// The guest's waits for spinlocks, if it timed them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spins: Option<SpinWaits>,
+    /// What follows from the counters. What was not measured is absent, never zero.
+    pub metrics: BTreeMap<Metric, f64>,
+}
+
+impl Sample {
+    /// Whether it counts.
+    pub fn is_valid(&self) -> bool {
+        self.problem.is_none()
+    }
+
+    /// Operation times of the workload in this window: `[i]` counts [2^i, 2^(i+1)) ns.
+    pub fn histogram(&self) -> Vec<u64> {
+        match (&self.before, &self.after) {
+            (Some(before), Some(after)) => difference(&before.workload.hist, &after.workload.hist),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Works out [`Sample::metrics`] as a window of `experiment`.
+    pub fn work_out_in(&mut self, experiment: &Experiment) {
+        self.work_out(experiment.host.pcpus);
+        let case = experiment.cases.iter().find(|c| c.name == self.case);
+        let mut guests = case.into_iter().flat_map(|case| experiment.guests_of(case));
+        if guests.any(|name| !experiment.guests[name].pin.is_empty()) {
+            // What is fair among threads that may not run anywhere is another question.
+            use Metric::{BesideShareDeviationPoints, ShareDeviationPoints, VmFairSharePercent};
+            for metric in [VmFairSharePercent, ShareDeviationPoints, BesideShareDeviationPoints] {
+                self.metrics.remove(&metric);
+            }
+        }
+    }
+
+    /// Works out [`Sample::metrics`] on a host of `pcpus` CPUs; a window without both ends has none.
+    pub fn work_out(&mut self, pcpus: u32) {
+        self.metrics.clear();
+        let (Some(before), Some(after)) = (&self.before, &self.after) else {
+            return;
+        };
+        let mut found = BTreeMap::new();
+        let host_ns = after.cpu.t_ns.saturating_sub(before.cpu.t_ns);
+        if host_ns > 0 {
+            let vm_cpus = self.cpu_shares(before, after, host_ns, pcpus, &mut found);
+            let ops_per_s = throughput(&before.workload, &after.workload);
+            found.extend(ops_per_s.map(|v| (Metric::Throughput, v)));
+            let us_per_op = ops_per_s.filter(|v| *v > 0.0).map(|v| 1e6 / v);
+            found.extend(us_per_op.map(|v| (Metric::TimePerOpUs, v)));
+            if let ([old], [new]) = (before.beside.as_slice(), after.beside.as_slice()) {
+                found.extend(throughput(old, new).map(|v| (Metric::BesideThroughput, v)));
+                let hist = difference(&old.hist, &new.hist);
+                found.extend(percentiles(&hist, Metric::BesideOpP50Us, Metric::BesideOpP99Us));
+            }
+            found.extend(guest_times(before, after));
+            // Both are rates: the guest's counters and the host's are not read at the same instant.
+            if let (Some(ops_per_s), true) = (ops_per_s, vm_cpus > 0.0) {
+                found.insert(Metric::WorkPerVmCpuSecond, ops_per_s / vm_cpus);
+                if ops_per_s > 0.0 {
+                    found.insert(Metric::VmCpuUsPerOp, 1e6 * vm_cpus / ops_per_s);
+                }
+            }
+            if vm_cpus > 0.0 {
+                let vm_cpu_s = vm_cpus * host_ns as f64 / 1e9;
+                self.preemptions(before, after, vm_cpu_s, &mut found);
+                if let Some(spins) = &self.spins {
+                    let vm_cpu_s = vm_cpus * spins.interval_ns as f64 / 1e9;
+                    let waited_ms = spins.total_ns as f64 / 1e6;
+                    found.insert(Metric::SpinWaitMs, waited_ms / vm_cpu_s);
+                    found.insert(Metric::LongSpinWaits, spins.long() as f64 / vm_cpu_s);
+                }
+            }
+        }
+        found.extend(percentiles(&self.histogram(), Metric::OpP50Us, Metric::OpP99Us));
+        self.metrics = found;
+    }
+
+    /// Adds the shares of CPU time and returns the VM's, in CPUs.
+    fn cpu_shares(
+        &self,
+        before: &Snapshot,
+        after: &Snapshot,
+        host_ns: u64,
+        pcpus: u32,
+        found: &mut BTreeMap<Metric, f64>,
+    ) -> f64 {
+        let old: BTreeMap<_, _> = before.cpu.tasks.iter().map(|t| ((t.pid, t.tid), t)).collect();
+        let mut demands = Vec::new();
+        let mut whose = Vec::new();
+        let (mut vm, mut beside, mut hogs) = (0.0, 0.0, 0.0);
+        for task in &after.cpu.tasks {
+            // A thread that was not there before started within the window.
+            let (run, wait) =
+                old.get(&(task.pid, task.tid)).map_or((0, 0), |t| (t.run_ns, t.wait_ns));
+            let run = task.run_ns.saturating_sub(run) as f64 / host_ns as f64;
+            let wait = task.wait_ns.saturating_sub(wait) as f64 / host_ns as f64;
+            demands.push(share::demand(run, wait));
+            let (owner, sum) = if task.name == self.vm {
+                (Owner::Vm, &mut vm)
+            } else if self.beside.contains(&task.name) {
+                (Owner::Beside, &mut beside)
+            } else {
+                (Owner::Hogs, &mut hogs)
+            };
+            whose.push(owner);
+            *sum += run;
+        }
+        // Where others leave nothing idle, what these tasks did not use went elsewhere: to the
+        // observer, the scheduler's own process, interrupts. It is not theirs to share.
+        let is_alone = self.hogs.is_empty() && self.beside.is_empty();
+        let capacity = if is_alone { pcpus.into() } else { vm + beside + hogs };
+        let shares = share::max_min(capacity, &demands);
+        let fair = |owner: Owner| -> f64 {
+            shares.iter().zip(&whose).filter(|(_, o)| **o == owner).map(|(share, _)| share).sum()
+        };
+        found.insert(Metric::VmCpuPercent, 100.0 * vm);
+        found.insert(Metric::VmFairSharePercent, 100.0 * fair(Owner::Vm));
+        found.insert(Metric::ShareDeviationPoints, 100.0 * (vm - fair(Owner::Vm)));
+        if !self.hogs.is_empty() {
+            found.insert(Metric::HogsCpuPercent, 100.0 * hogs);
+        }
+        if !self.beside.is_empty() {
+            found.insert(Metric::BesideCpuPercent, 100.0 * beside);
+            let deviation = beside - fair(Owner::Beside);
+            found.insert(Metric::BesideShareDeviationPoints, 100.0 * deviation);
+        }
+        if self.beside.len() == 1 {
+            found.insert(Metric::ShareOverBesidePoints, 100.0 * (vm - beside));
+        }
+        vm
+    }
+
+    fn preemptions(
+        &self,
+        before: &Snapshot,
+        after: &Snapshot,
+        vm_cpu_s: f64,
+        found: &mut BTreeMap<Metric, f64>,
+    ) {
+        let read = |s: &Snapshot| s.observer.as_ref().and_then(preemptions::parse);
+        let (Some(old), Some(new)) = (read(before), read(after)) else {
+            return;
+        };
+        let Some(vm) = after.cpu.tasks.iter().find(|t| t.name == self.vm) else {
+            return;
+        };
+        for (class, preempted) in preemptions::between(&old, &new, vm.pid) {
+            found.insert(Metric::Preemptions(class), preempted.count as f64 / vm_cpu_s);
+            found.insert(Metric::LongPreemptions(class), preempted.long as f64 / vm_cpu_s);
+            found.insert(Metric::OffCpuMs(class), preempted.offcpu_ns as f64 / 1e6 / vm_cpu_s);
+        }
+    }
+
+    /// What the scheduler counted in this window, of the host and of the VM that is measured, each per
+    /// second of VM CPU time.
+    pub fn scheduler_counters(&self) -> BTreeMap<String, f64> {
+        let ends = (self.before.as_ref(), self.after.as_ref());
+        let (Some(before), Some(after)) = ends else { return BTreeMap::new() };
+        let (Some(old), Some(new)) = (&before.scheduler, &after.scheduler) else {
+            return BTreeMap::new();
+        };
+        let Some(cpus) = self.value(Metric::VmCpuPercent).map(|p| p / 100.0).filter(|c| *c > 0.0)
+        else {
+            return BTreeMap::new();
+        };
+        let vm = after.cpu.tasks.iter().find(|t| t.name == self.vm).map_or(0, |t| t.pid);
+        new.per_second(old, vm).into_iter().map(|(name, rate)| (name, rate / cpus)).collect()
+    }
+
+    /// Value of `metric`, if the window counts and it was measured.
+    pub fn value(&self, metric: Metric) -> Option<f64> {
+        if self.is_valid() { self.metrics.get(&metric).copied() } else { None }
+    }
+
+    /// Preemptions of `class` per VM-CPU-second, if measured.
+    pub fn preemptions_of(&self, class: Class) -> Option<f64> {
+        self.value(Metric::Preemptions(class))
+    }
+}
+
+/// Whose thread it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Owner {
+    Vm,
+    Beside,
+    Hogs,
+}
+
+/// What was counted between two histograms.
+fn difference(before: &[u64], after: &[u64]) -> Vec<u64> {
+    after.iter().zip(before).map(|(a, b)| a.saturating_sub(*b)).collect()
+}
+
+fn percentiles(
+    hist: &[u64],
+    p50: Metric,
+    p99: Metric,
+) -> impl Iterator<Item = (Metric, f64)> + use<'_> {
+    let both = [(p50, 0.5), (p99, 0.99)].into_iter();
+    both.filter_map(|(metric, part)| Some((metric, percentile_ns(hist, part)? / 1000.0)))
+}
+
+/// What an operation cost the guest's CPUs in each mode, by the guest's own accounting.
+fn guest_times(before: &Snapshot, after: &Snapshot) -> Vec<(Metric, f64)> {
+    let (Some(old), Some(new)) = (before.guest, after.guest) else { return Vec::new() };
+    let ops = after.workload.ops.saturating_sub(before.workload.ops) as f64;
+    if ops == 0.0 {
+        return Vec::new();
+    }
+    let per_op = |old: u64, new: u64| new.saturating_sub(old) as f64 * 1e3 / ops;
+    vec![
+        (Metric::UserUsPerOp, per_op(old.user_ms, new.user_ms)),
+        (Metric::SystemUsPerOp, per_op(old.system_ms, new.system_ms)),
+    ]
+}
+
+/// Operations per second of the clock they were read with.
+fn throughput(before: &Counters, after: &Counters) -> Option<f64> {
+    let ns = after.t_ns.checked_sub(before.t_ns).filter(|ns| *ns > 0)?;
+    let ops = after.ops.checked_sub(before.ops)?;
+    Some(ops as f64 * 1e9 / ns as f64)
+}
+
+/// The value below which `part` of the operations lie; between the two ends of a bucket the
+/// operations count as evenly spread on the logarithmic scale.
+pub fn percentile_ns(hist: &[u64], part: f64) -> Option<f64> {
+    let total: u64 = hist.iter().sum();
+    if total == 0 {
+        return None;
+    }
+    let wanted = part * total as f64;
+    let mut below = 0.0;
+    for (i, &count) in hist.iter().enumerate() {
+        let within = wanted - below;
+        if count > 0 && within <= count as f64 {
+            return Some((i as f64 + within / count as f64).exp2());
+        }
+        below += count as f64;
+    }
+    Some((hist.len() as f64).exp2())
+}
+
+#[cfg(test)]
+#[path = "sample_tests.rs"]
+mod tests;

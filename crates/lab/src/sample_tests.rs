@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+
+use holdfast_agent::protocol::TaskTime;
+
+use super::*;
+
+fn task(name: &str, tid: i32, run_ms: u64, wait_ms: u64) -> TaskTime {
+    TaskTime {
+        name: name.into(),
+        pid: if name == "vm" { 100 } else { tid },
+        tid,
+        comm: name.into(),
+        run_ns: run_ms * 1_000_000,
+        wait_ns: wait_ms * 1_000_000,
+        switches: 1,
+    }
+}
+
+fn snapshot(t_ms: u64, ops: u64, hist: &[(usize, u64)], tasks: Vec<TaskTime>) -> Snapshot {
+    let mut counts = vec![0; 64];
+    hist.iter().for_each(|&(i, n)| counts[i] = n);
+    Snapshot {
+        guest: None,
+        cpu: CpuTimes { t_ns: t_ms * 1_000_000, tasks },
+        // The guest booted later than the host, so its clock says less.
+        workload: Counters { t_ns: (t_ms - 500) * 1_000_000, ops, hist: counts },
+        beside: Vec::new(),
+        observer: None,
+        scheduler: None,
+    }
+}
+
+fn window(before: Snapshot, after: Snapshot) -> Sample {
+    Sample {
+        spins: None,
+        experiment: "e".into(),
+        case: "c".into(),
+        contender: "stock".into(),
+        round: 0,
+        attempt: 0,
+        start_s: 0.0,
+        problem: None,
+        vm: "vm".into(),
+        hogs: vec!["hog0".into()],
+        beside: Vec::new(),
+        before: Some(before),
+        after: Some(after),
+        metrics: BTreeMap::new(),
+    }
+}
+
+#[test]
+fn relates_work_to_the_cpu_time_of_the_vm() {
+    let before = snapshot(1000, 0, &[], vec![task("vm", 1, 100, 0), task("hog0", 9, 50, 50)]);
+    let after = snapshot(
+        3000,
+        4000,
+        &[(10, 4000)],
+        // tid 2 started within the window.
+        vec![task("vm", 1, 1100, 1000), task("vm", 2, 500, 1500), task("hog0", 9, 2050, 50)],
+    );
+    let mut sample = window(before, after);
+    sample.work_out(2);
+    let get = |m| sample.value(m).unwrap();
+    assert_eq!(get(Metric::Throughput), 2000.0);
+    assert_eq!(get(Metric::VmCpuPercent), 75.0);
+    assert_eq!(get(Metric::HogsCpuPercent), 100.0);
+    assert!((get(Metric::WorkPerVmCpuSecond) - 2000.0 / 0.75).abs() < 1e-9);
+    // Three threads wanted a whole CPU each and together had 1.75, the rest being taken by others:
+    // a third each, and the VM has two of them.
+    assert!((get(Metric::VmFairSharePercent) - 350.0 / 3.0).abs() < 1e-9);
+    assert!((get(Metric::ShareDeviationPoints) - (75.0 - 350.0 / 3.0)).abs() < 1e-9);
+    assert_eq!(get(Metric::OpP50Us), (10.5f64).exp2() / 1000.0);
+}
+
+#[test]
+fn what_was_not_measured_is_absent() {
+    let mut sample = window(
+        snapshot(1000, 5, &[], vec![task("vm", 1, 100, 0)]),
+        snapshot(2000, 6, &[], vec![task("vm", 1, 600, 0)]),
+    );
+    sample.work_out(2);
+    assert!(sample.value(Metric::Throughput).is_some());
+    for absent in [Metric::OpP50Us, Metric::OpP99Us, Metric::Preemptions(Class::Holder)] {
+        assert_eq!(sample.value(absent), None, "{absent}");
+    }
+}
+
+#[test]
+fn an_invalid_window_has_no_values() {
+    let mut sample = window(
+        snapshot(1000, 5, &[], vec![task("vm", 1, 100, 0)]),
+        snapshot(2000, 6, &[], vec![task("vm", 1, 600, 0)]),
+    );
+    sample.problem = Some("the contender ended".into());
+    sample.work_out(2);
+    assert_eq!(sample.value(Metric::Throughput), None);
+}
+
+#[test]
+fn a_workload_that_was_restarted_has_no_throughput() {
+    let mut sample = window(
+        snapshot(1000, 500, &[], vec![task("vm", 1, 100, 0)]),
+        snapshot(2000, 6, &[], vec![task("vm", 1, 600, 0)]),
+    );
+    sample.work_out(2);
+    assert_eq!(sample.value(Metric::Throughput), None);
+    assert_eq!(sample.value(Metric::WorkPerVmCpuSecond), None);
+}
+
+#[test]
+fn percentiles_lie_in_their_bucket() {
+    let mut hist = vec![0; 64];
+    hist[3] = 98;
+    hist[20] = 2;
+    let p50 = percentile_ns(&hist, 0.5).unwrap();
+    let p99 = percentile_ns(&hist, 0.99).unwrap();
+    assert!((8.0..16.0).contains(&p50), "{p50}");
+    assert!((f64::from(1 << 20)..f64::from(1 << 21)).contains(&p99), "{p99}");
+    assert_eq!(percentile_ns(&[0; 64], 0.5), None);
+}
+
+#[test]
+fn what_runs_beside_the_vm_has_a_share_of_its_own() {
+    let before = snapshot(1000, 0, &[], vec![task("vm", 1, 0, 0), task("second", 2, 0, 0)]);
+    let tasks = vec![
+        task("vm", 1, 800, 200),
+        task("second", 2, 600, 400),
+        task("second", 3, 100, 0),
+        task("hog0", 9, 500, 500),
+    ];
+    let after = snapshot(2000, 1000, &[], tasks);
+    let mut sample = window(before, after);
+    sample.beside = vec!["second".into()];
+    for (ops, end) in [(0, &mut sample.before), (500, &mut sample.after)] {
+        let end = end.as_mut().unwrap();
+        end.beside = vec![Counters { ops, ..end.workload.clone() }];
+    }
+    sample.work_out(2);
+    let near = |m, expected: f64| {
+        let value = sample.value(m).unwrap();
+        assert!((value - expected).abs() < 1e-6, "{m} is {value}, not {expected}");
+    };
+    near(Metric::BesideThroughput, 500.0);
+    near(Metric::BesideCpuPercent, 70.0);
+    near(Metric::ShareOverBesidePoints, 10.0);
+    // One wants a tenth of a CPU; the others want all and share the rest of what was used, 1.9 CPUs.
+    near(Metric::VmFairSharePercent, 190.0 / 3.0);
+    near(Metric::BesideShareDeviationPoints, 70.0 - (10.0 + 190.0 / 3.0));
+    near(Metric::TimePerOpUs, 1000.0);
+}
+
+#[test]
+fn what_the_scheduler_counted_is_related_to_the_vms_time() {
+    let mut sample = window(
+        snapshot(1000, 0, &[], vec![task("vm", 1, 0, 0)]),
+        snapshot(2000, 10, &[], vec![task("vm", 1, 500, 0)]),
+    );
+    let counted = |t_ms: u64, steps: u64| {
+        let line = format!(r#"{{"errno":0,"args":{{"resp":{{"nr_extended":{steps}}}}}}}"#);
+        Counted::parse(&line, t_ms * 1_000_000)
+    };
+    sample.before.as_mut().unwrap().scheduler = counted(1050, 5);
+    sample.after.as_mut().unwrap().scheduler = counted(3050, 100);
+    sample.work_out(2);
+    // 50 a second while the VM had half a CPU.
+    assert_eq!(sample.scheduler_counters(), BTreeMap::from([("nr_extended".into(), 100.0)]));
+    sample.after.as_mut().unwrap().scheduler = None;
+    assert!(sample.scheduler_counters().is_empty());
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What a contender counts of itself: the statistics that schedulers of the sched_ext project serve on a
+//! Unix socket (the crate `scx_stats`).
+//!
+//! Each connection is told what was counted since its last request, so that a request at both ends of a
+//! window gives, at the end, what was counted in it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::experiment::Contender;
+
+/// Where schedulers serve their statistics.
+pub const SOCKET: &str = "/var/run/scx/root/stats";
+/// What is asked there.
+pub const REQUEST: &str = r#"{"req":"stats","args":{"target":"top"}}"#;
+
+/// What a scheduler counted between two requests.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Counted {
+    /// When it said so; host clock.
+    pub t_ns: u64,
+    /// Counter: value, verbatim.
+    pub counters: Map<String, Value>,
+}
+
+impl Counted {
+    /// Reads a scheduler's answer to [`REQUEST`]; none if it is an error or something else.
+    pub fn parse(line: &str, t_ns: u64) -> Option<Counted> {
+        let answer: Value = serde_json::from_str(line).ok()?;
+        if answer.get("errno")?.as_i64()? != 0 {
+            return None;
+        }
+        let counters = answer.get("args")?.get("resp")?.as_object()?.clone();
+        Some(Counted { t_ns, counters })
+    }
+
+    /// Counts per second since `before`, of the host and of the VM whose process is `vm`, under the
+    /// scheduler's own names. Gauges, which count nothing, are left out.
+    pub fn per_second(&self, before: &Counted, vm: i32) -> BTreeMap<String, f64> {
+        let seconds = self.t_ns.saturating_sub(before.t_ns) as f64 / 1e9;
+        if seconds <= 0.0 {
+            return BTreeMap::new();
+        }
+        let of_vms = self.counters.get("vms").and_then(Value::as_object);
+        let of_vm = of_vms.and_then(|vms| vms.get(&vm.to_string())).and_then(Value::as_object);
+        let counts = self.counters.iter().chain(of_vm.into_iter().flatten());
+        let counts = counts.filter(|(name, _)| !is_gauge(name));
+        counts.filter_map(|(name, v)| Some((name.clone(), v.as_f64()? / seconds))).collect()
+    }
+}
+
+/// How many VMs there are is no count of events.
+fn is_gauge(counter: &str) -> bool {
+    counter.starts_with("nr_vms")
+}
+
+/// Whether it is known what a contender's counters mean: those of `scx_holdfast`.
+pub fn is_understood(contender: &Contender) -> bool {
+    let program = contender.command.first().map(std::path::Path::new);
+    program.and_then(|p| p.file_name()).is_some_and(|name| name == "scx_holdfast")
+}
+
+/// A group of counters: what a reader calls each, and its name. Times are shown in ms.
+pub type Group = (&'static str, &'static [(&'static str, &'static str)]);
+
+/// What reports show of the counters.
+pub const SHOWN: [Group; 5] = [
+    (
+        "grace",
+        &[
+            ("steps", "nr_extended"),
+            ("ms", "grace_ns"),
+            ("released", "nr_released"),
+            ("capped", "nr_capped"),
+            ("over budget", "nr_over_budget"),
+            ("backed off", "nr_backed_off"),
+            ("waits", "nr_waits"),
+        ],
+    ),
+    (
+        "yields",
+        &[
+            ("to a holder", "nr_yield_to_holder"),
+            ("to one called", "nr_yield_to_called"),
+            ("to the one named", "nr_yield_to_named"),
+            ("refused", "nr_yield_refused"),
+        ],
+    ),
+    (
+        "looks",
+        &[
+            ("to a holder", "nr_look_to_holder"),
+            ("to one called", "nr_look_to_called"),
+            ("busy", "nr_looked"),
+            ("missed", "nr_missed"),
+        ],
+    ),
+    ("resumed", &[("first", "nr_resumed_first"), ("ms waited", "protected_waiting_ns")]),
+    (
+        "preempted",
+        &[
+            ("holder", "nr_preempted_holder"),
+            ("irq", "nr_preempted_irq"),
+            ("head", "nr_preempted_head"),
+            ("waiter", "nr_preempted_waiter"),
+            ("free", "nr_preempted_free"),
+            ("unknown", "nr_preempted_unknown"),
+        ],
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_a_window_become_rates() {
+        let at = |t_ns, line: &str| Counted::parse(line, t_ns).unwrap();
+        let before = at(1_000_000_000, r#"{"errno":0,"args":{"resp":{"nr_kept":7}}}"#);
+        let line = r#"{"errno":0,"args":{"resp":{"nr_vms_readable":2,"nr_kept":30,"name":"x",
+            "vcpus":{"nr_extended":90},
+            "vms":{"77":{"nr_extended":50,"need":[1,2]},"78":{"nr_extended":40}}}}}"#;
+        let rates = at(3_000_000_000, line).per_second(&before, 77);
+        let expected = [("nr_extended".to_string(), 25.0), ("nr_kept".into(), 15.0)];
+        assert_eq!(rates, BTreeMap::from(expected));
+        assert!(before.per_second(&before, 77).is_empty());
+    }
+
+    #[test]
+    fn what_is_no_answer_counts_nothing() {
+        for line in ["", "[]", r#"{"errno":22,"args":{"resp":{}}}"#, r#"{"errno":0,"args":{}}"#] {
+            assert_eq!(Counted::parse(line, 1), None, "{line}");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The five documents this project began with: the figures they printed, beside ours.
+//!
+//! `experiments/sources/*.published.toml` has the figures, and says which of our windows belongs beside
+//! each. Whether an effect was seen again follows from a result ([`verdict`]); nothing is written down.
+
+mod published;
+pub mod verdict;
+
+pub use self::published::{Effect, Point, Published, Row};
+
+/// Name of the experiment and text of what was published, for each source.
+const PUBLISHED: [(&str, &str); 5] = [
+    ("s1", include_str!("../../../../experiments/sources/s1.published.toml")),
+    ("s2", include_str!("../../../../experiments/sources/s2.published.toml")),
+    ("s3", include_str!("../../../../experiments/sources/s3.published.toml")),
+    ("s4", include_str!("../../../../experiments/sources/s4.published.toml")),
+    ("s5", include_str!("../../../../experiments/sources/s5.published.toml")),
+];
+
+/// What was published that the experiment of this name measures again.
+pub fn of(experiment: &str) -> Option<Published> {
+    let (_, text) = PUBLISHED.iter().find(|(name, _)| *name == experiment)?;
+    Some(Published::parse(text).expect("a test reads every one"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::builtin;
+
+    #[test]
+    fn every_figure_has_a_window_beside_it_or_a_reason_why_not() {
+        for (name, text) in PUBLISHED {
+            let published = Published::parse(text).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let experiment = &builtin::find(name).unwrap()[0];
+            assert_eq!(published.id.to_lowercase(), name);
+            assert!(!published.effects.is_empty() && !published.not_transferred.is_empty());
+            for row in published.effects.iter().flat_map(|e| &e.rows) {
+                let Some(ours) = &row.ours else {
+                    assert!(row.missing.is_some(), "{name}: {}", row.name);
+                    continue;
+                };
+                for Point(case, contender) in [&ours.before, &ours.after] {
+                    assert!(experiment.cases.iter().any(|c| c.name == *case), "{name}: {case}");
+                    let mut contenders = experiment.contenders.iter();
+                    assert!(contenders.any(|c| c.name == *contender), "{name}: {contender}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn changes_are_those_that_were_printed() {
+        // In percent, as the sources themselves have them.
+        let change = |source: &str, effect: usize, row: usize| {
+            let ratio = of(source).unwrap().effects[effect].rows[row].published_ratio().unwrap();
+            (1000.0 * (1.0 - ratio)).round() / 10.0
+        };
+        assert_eq!(change("s1", 0, 0), 7.9);
+        assert_eq!(change("s1", 0, 5), 12.3);
+        assert_eq!(change("s1", 0, 11), 10.4);
+        assert_eq!(change("s4", 0, 0), 53.9);
+        assert_eq!(change("s4", 0, 1), 41.3);
+        assert_eq!(change("s4", 1, 0), -88.2);
+        assert_eq!(change("s4", 1, 1), -25.6);
+        assert_eq!(change("s2", 0, 0), -2.2);
+    }
+}

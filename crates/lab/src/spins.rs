@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Waits for spinlocks as a guest times them itself: what `holdfast spins --json` prints there
+//! (`holdfast.spins/1`), as far as the lab needs it.
+
+use serde::{Deserialize, Serialize};
+
+/// A wait of at least 2^20 ns (1 ms) is longer than any critical section: somebody did not run.
+const LONG_SLOT: usize = 20;
+
+/// Waits for contended spinlocks within a window.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpinWaits {
+    /// Time covered: the whole intervals of `holdfast spins` that lie within the window, ns.
+    pub interval_ns: u64,
+    /// Sum of all waits, ns of wall-clock time.
+    pub total_ns: u64,
+    /// `[i]` counts waits of [2^i, 2^(i+1)) ns.
+    pub hist: Vec<u64>,
+}
+
+#[derive(Deserialize)]
+struct Line {
+    schema: String,
+    t_ns: u64,
+    interval_ns: u64,
+    lost_events: u64,
+    locks: Vec<Lock>,
+}
+
+#[derive(Deserialize)]
+struct Lock {
+    lock: String,
+    total_ns: u64,
+    hist: Vec<u64>,
+}
+
+impl SpinWaits {
+    /// Sums what `printed` says of the time from `from_ns` to `to_ns` of the guest's clock; none if it
+    /// says nothing of it, or if waits were lost.
+    pub fn within(printed: &str, from_ns: u64, to_ns: u64) -> Option<SpinWaits> {
+        let lines = printed.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
+        let inside = lines.filter(|line| {
+            line.schema == "holdfast.spins/1"
+                && line.t_ns <= to_ns
+                && line.t_ns.saturating_sub(line.interval_ns) >= from_ns
+        });
+        let mut sum = SpinWaits::default();
+        for line in inside {
+            let lock = line.locks.into_iter().find(|l| l.lock == "spinlock")?;
+            if line.lost_events > 0 {
+                return None;
+            }
+            sum.interval_ns += line.interval_ns;
+            sum.total_ns += lock.total_ns;
+            sum.hist.resize(sum.hist.len().max(lock.hist.len()), 0);
+            sum.hist.iter_mut().zip(lock.hist).for_each(|(sum, n)| *sum += n);
+        }
+        (sum.interval_ns > 0).then_some(sum)
+    }
+
+    /// Waits that only a vCPU that did not run explains.
+    pub fn long(&self) -> u64 {
+        self.hist.iter().skip(LONG_SLOT).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn line(t_ns: u64, lost: u64) -> String {
+        let mut hist = vec![0; 23];
+        (hist[10], hist[22]) = (100, 3);
+        json!({"schema": "holdfast.spins/1", "t_ns": t_ns, "interval_ns": 250, "guest": true,
+               "lost_events": lost, "locks": [
+                   {"lock": "mutex", "count": 9, "total_ns": 99, "hist": [9]},
+                   {"lock": "spinlock", "count": 103, "total_ns": 40, "hist": hist}]})
+        .to_string()
+    }
+
+    #[test]
+    fn counts_whole_intervals_of_the_window_only() {
+        let printed = [line(1000, 0), line(1250, 0), line(1500, 0), line(1750, 0)].join("\n");
+        let waits = SpinWaits::within(&printed, 1000, 1600).unwrap();
+        assert_eq!((waits.interval_ns, waits.total_ns), (500, 80));
+        assert_eq!((waits.hist[10], waits.long()), (200, 6));
+        // The beginning of a line may have been overwritten.
+        assert_eq!(SpinWaits::within(&printed[7..], 1000, 1600), Some(waits));
+    }
+
+    #[test]
+    fn says_nothing_rather_than_too_little() {
+        assert_eq!(SpinWaits::within("", 0, 9999), None);
+        assert_eq!(SpinWaits::within(&line(1000, 0), 2000, 3000), None);
+        let lossy = [line(1000, 0), line(1250, 2)].join("\n");
+        assert_eq!(SpinWaits::within(&lossy, 0, 2000), None);
+    }
+}

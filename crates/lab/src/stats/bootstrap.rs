@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The interval of a ratio of means.
+//!
+//! The *expanded percentile* bootstrap (T. Hesterberg, "What Teachers Should Know About the
+//! Bootstrap", The American Statistician 69(4), 2015): percentiles of the resampled
+//! ratio, taken further out by what the plain percentile interval is known to lack, the factor
+//! sqrt(n/(n-1)) of the standard error and Student's t instead of the normal quantile. Six to ten
+//! rounds are usual here, where plain percentiles cover only 87 to 90 % instead of 95 %. BCa was
+//! not taken: it corrects skewness, which ratios of neighbouring windows hardly have, and not
+//! these two, which dominate with few rounds. As percentiles do, it gives the reciprocal interval
+//! when the contenders swap places. With fewer than five rounds it ends at the extremes of what
+//! resampling can give.
+
+use rand::RngExt;
+use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
+
+use super::{Round, Settings, ratio_of_means};
+
+/// Lower and upper end; the upper one may be infinite.
+///
+/// # Panics
+/// If `rounds` is empty.
+pub fn interval(rounds: &[Round], settings: &Settings) -> (f64, f64) {
+    let mut rng = settings.rng();
+    let n = rounds.len();
+    let mut ratios = Vec::with_capacity(settings.resamples as usize);
+    for _ in 0..settings.resamples {
+        // All n draws are made before looking at them, so that the generator is at the same place
+        // for every metric.
+        let drawn: Vec<Round> = (0..n).map(|_| rounds[rng.random_range(0..n)]).collect();
+        // A resample in which neither was ever above zero says nothing.
+        ratios.extend(ratio_of_means(drawn.into_iter()));
+    }
+    if ratios.is_empty() {
+        return (0.0, f64::INFINITY);
+    }
+    ratios.sort_by(f64::total_cmp);
+    let outside = (tail(n, settings.confidence) * ratios.len() as f64) as usize;
+    let outside = outside.min((ratios.len() - 1) / 2);
+    (ratios[outside], ratios[ratios.len() - 1 - outside])
+}
+
+/// Part of the resamples to leave out at each end.
+fn tail(n: usize, confidence: f64) -> f64 {
+    let outside = (1.0 - confidence) / 2.0;
+    if n < 2 {
+        return 0.0;
+    }
+    let freedom = (n - 1) as f64;
+    let (Ok(student), Ok(normal)) = (StudentsT::new(0.0, 1.0, freedom), Normal::new(0.0, 1.0))
+    else {
+        return outside;
+    };
+    normal.cdf((n as f64 / freedom).sqrt() * student.inverse_cdf(outside))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tail;
+
+    #[test]
+    fn tail_is_hesterbergs() {
+        // His table 4: alpha/2 that gives a nominal 0.025, by n.
+        for (n, expected) in [(5, 0.0010), (10, 0.0086), (20, 0.0159), (40, 0.0203), (80, 0.0226)] {
+            assert!((tail(n, 0.95) - expected).abs() < 1e-4, "n={n}: {}", tail(n, 0.95));
+        }
+    }
+}

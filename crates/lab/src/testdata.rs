@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Results as a run would leave them, for tests of what is made of results. Every window has raw
+//! counters, and what follows from them is worked out by the same code as in a run.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use holdfast_agent::protocol::{Counters, CpuTimes, TaskTime};
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+use serde_json::json;
+
+use crate::analysis;
+use crate::experiment::Experiment;
+use crate::result::{KernelFacts, MachineFacts, Provenance, RunResult};
+use crate::sample::{GuestTimes, Sample, Snapshot};
+use crate::scheduler::Counted;
+use crate::spins::SpinWaits;
+
+pub(crate) const TOML: &str = r#"
+name = "three-ways"
+summary = "What the tests look at: three contenders, two cases, and one expectation of each kind."
+[guests.main]
+kernel = "7"
+[defaults]
+hogs = 2
+[windows]
+rounds = 8
+[[contenders]]
+name = "stock"
+[[contenders]]
+name = "base"
+command = ["scx_holdfast", "--no-guest-knowledge"]
+[[contenders]]
+name = "holdfast"
+command = ["scx_holdfast"]
+[[cases]]
+name = "lock"
+workload = "lock"
+[[cases]]
+name = "lock <pause>"
+workload = "lock"
+threads = 8
+pause_exits = true
+[[expect]]
+case = "lock"
+contender = "holdfast"
+metric = "work_per_vm_cpu_second"
+of = "low"
+min = 1.25
+[[expect]]
+case = "lock"
+contender = "holdfast"
+metric = "share_deviation_points"
+of = "mean"
+min = -5
+max = 5
+[[expect]]
+case = "lock"
+contender = "holdfast"
+metric = "holder_long_preemptions_per_vm_cpu_second"
+max = 0.001
+"#;
+
+/// A run of [`TOML`]; `holdfast` is the fastest, and windows of `base` with pause exits fail once.
+pub(crate) fn result() -> RunResult {
+    let experiment = Experiment::parse(TOML, Path::new("test.toml")).expect("it is well-formed");
+    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    let mut samples = Vec::new();
+    let mut start_s = 12.0;
+    for round in 0..experiment.windows.rounds {
+        for (c, contender) in experiment.contenders.iter().enumerate() {
+            for (k, case) in experiment.cases.iter().enumerate() {
+                let speed = [290_000.0, 331_000.0, 420_000.0][c] * if k == 1 { 0.7 } else { 1.0 };
+                let drift = 1.0 + 0.1 * f64::sin(start_s / 40.0);
+                let noise = 1.0 + 0.1 * (rng.random::<f64>() - 0.5);
+                let mut sample = Sample {
+                    experiment: experiment.name.clone(),
+                    case: case.name.clone(),
+                    contender: contender.name.clone(),
+                    round,
+                    attempt: 0,
+                    start_s,
+                    problem: None,
+                    vm: "main".into(),
+                    hogs: vec!["hog0".into(), "hog1".into()],
+                    beside: Vec::new(),
+                    before: Some(snapshot(start_s, 0.0, 0.0, c)),
+                    after: Some(snapshot(start_s + 1.5, 1.5, speed * drift * noise, c)),
+                    spins: Some(SpinWaits {
+                        interval_ns: 1_250_000_000,
+                        total_ns: [200_000_000, 90_000_000, 9_000_000][c],
+                        hist: [vec![0; 12], vec![900], vec![0; 10], vec![[40, 20, 0][c]]].concat(),
+                    }),
+                    metrics: BTreeMap::new(),
+                };
+                if (round, c, k) == (2, 1, 1) {
+                    sample.problem = Some("the contender ended (exit code 1)".into());
+                    sample.after = None;
+                }
+                sample.work_out(2);
+                samples.push(sample);
+                start_s += 2.1;
+            }
+        }
+    }
+    analysis::conclude(provenance(start_s), vec![experiment], samples, false)
+}
+
+fn provenance(duration_s: f64) -> Provenance {
+    let kernel = |name: &str, nr_cpus| KernelFacts {
+        experiment: "three-ways".into(),
+        name: name.into(),
+        kernel_release: "7.2.12-cloud-amd64".into(),
+        cmdline: "console=ttyS0 quiet".into(),
+        nr_cpus,
+        pause_exits: false,
+    };
+    Provenance {
+        date: "2026-11-20T10:00:00Z".into(),
+        duration_s,
+        holdfast_version: "0.1.0".into(),
+        holdfast_commit: Some("0123abc".into()),
+        accelerator: "tcg".into(),
+        qemu: Some("10.0.2".into()),
+        machine: MachineFacts {
+            cpu_model: "Some CPU @ 2.00GHz".into(),
+            nr_cpus: 2,
+            kernel_release: "6.1.0-1-amd64".into(),
+        },
+        hosts: vec![kernel("host", 2)],
+        guests: vec![kernel("main", 4)],
+        packages: [("qemu-system-x86".to_string(), "1:10.0.2".to_string())].into(),
+        ..Provenance::default()
+    }
+}
+
+/// Counters `within` seconds into a window of a VM that has two thirds of two CPUs.
+fn snapshot(t_s: f64, within: f64, ops_per_cpu_s: f64, contender: usize) -> Snapshot {
+    let ns = |s: f64| (s * 1e9) as u64;
+    let task = |name: &str, pid, tid, comm: &str, run: f64| TaskTime {
+        name: name.into(),
+        pid,
+        tid,
+        comm: comm.into(),
+        run_ns: ns(run),
+        wait_ns: ns(within - run),
+        switches: 400,
+    };
+    let mut tasks: Vec<TaskTime> =
+        (0..4).map(|i| task("main", 100, 101 + i, &format!("CPU {i}/KVM"), within / 3.0)).collect();
+    tasks.extend((0..2).map(|i| {
+        let name = format!("hog{i}");
+        task(&name, 200 + i, 200 + i, "hog", within / 3.0 - 0.01 * within * contender as f64)
+    }));
+    let ops = (ops_per_cpu_s * within * 4.0 / 3.0) as u64;
+    let mut hist = vec![0; 64];
+    for (bucket, part) in
+        [(9, 2), (10, 5), (11, 20), (12, 100), (16, 1000), (22 - contender, 20_000)]
+    {
+        hist[bucket] = ops / part;
+    }
+    let holders = f64::from([180, 170, 12][contender]) * within;
+    let by_class = |per: f64| {
+        let holder = (holders * per) as u64;
+        json!({"free": (300.0 * within * per) as u64, "holder": holder, "irq": holder / 9,
+               "waiter": (90.0 * within * per) as u64, "head": holder / 12, "unknown": 0})
+    };
+    let vcpu = json!({"vcpu": 0, "tid": 101, "readable": true, "kernel": "7.2.12",
+        "preemptions": by_class(1.0), "offcpu_ns": by_class(4e6), "offcpu_over_cap": by_class(0.7)});
+    Snapshot {
+        cpu: CpuTimes { t_ns: ns(t_s), tasks },
+        workload: Counters { t_ns: ns(t_s - 5.0), ops, hist },
+        guest: Some(GuestTimes {
+            user_ms: (300.0 * within) as u64,
+            system_ms: (900.0 * within) as u64,
+            steal_ms: (2500.0 * within) as u64,
+        }),
+        beside: Vec::new(),
+        observer: Some(json!({"schema": "holdfast.preemptions/1", "t_ns": ns(t_s),
+            "lost_events": 0, "vms": [{"pid": 100, "vcpus": [vcpu]}]})),
+        scheduler: (contender > 0).then(|| {
+            let decisions = json!({"nr_extended": 300.0 * within, "nr_released": 290.0 * within,
+                "grace_ns": 8e6 * within, "nr_yield_to_holder": 12.0 * within,
+                "nr_preempted_free": 400.0 * within});
+            let line = json!({"errno": 0, "args": {"resp": {"nr_vms_readable": 1,
+                "nr_kept": 20.0 * within, "vms": {"100": decisions}}}});
+            Counted::parse(&line.to_string(), ns(t_s)).expect("it is an answer")
+        }),
+    }
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A run that is interrupted keeps what it has. In a test program of its own: the signal is for all of it.
+
+mod local;
+
+use std::path::PathBuf;
+
+use holdfast_lab::campaign::Campaign;
+use holdfast_lab::interrupt;
+use holdfast_lab::machine::Accel;
+use holdfast_lab::progress::Progress;
+use holdfast_lab::result::RunResult;
+use holdfast_lab::runner::{Options, Place};
+use holdfast_lab::sample::Sample;
+use holdfast_lab::stats::Settings;
+
+#[test]
+fn leaves_a_result_when_whole_and_when_interrupted() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut campaign = Campaign {
+        experiments: vec![local::experiment("rounds = 2", "rounds = 2")],
+        place: Place { accel: Accel::Here, dist: PathBuf::new() },
+        options: Options { observer: vec!["observer".into()], ..Options::default() },
+        statistics: Settings::default(),
+        out: dir.path().join("whole"),
+        afresh: false,
+        version: "0".into(),
+        commit: None,
+    };
+    let whole = campaign.run_on(&local::boot, &Progress::silent()).unwrap();
+    assert!(whole.ended_by.is_none() && !whole.result.partial);
+    let read = RunResult::read(&whole.result_path).unwrap();
+    // On a busy machine a window may have to be measured again; what failed is kept beside it.
+    let problems: Vec<_> = read.samples.iter().filter_map(|s| s.problem.as_ref()).collect();
+    let nr_valid = read.samples.len() - problems.len();
+    assert_eq!(nr_valid, 8, "{problems:?}");
+    assert_eq!(read, whole.result);
+    assert!(!read.comparisons.is_empty());
+    assert!(std::fs::read_to_string(&whole.report_path).unwrap().contains("</html>"));
+
+    campaign.out = dir.path().join("interrupted");
+    campaign.options.rounds = Some(500);
+    let log = campaign.out.join("samples.jsonl");
+    interrupt::install();
+    let watcher = std::thread::spawn({
+        let log = log.clone();
+        move || {
+            // As soon as three windows are on disk.
+            while std::fs::read_to_string(&log).unwrap_or_default().lines().count() < 3 {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+            // SAFETY: plain system calls; the handler is installed.
+            unsafe { libc::kill(libc::getpid(), libc::SIGINT) };
+        }
+    });
+    let ended = campaign.run_on(&local::boot, &Progress::silent()).unwrap();
+    watcher.join().unwrap();
+    assert!(ended.result.partial && ended.ended_by.is_some());
+    let read = RunResult::read(&ended.result_path).unwrap();
+    assert!((3..20).contains(&read.samples.len()), "{}", read.samples.len());
+    assert_eq!(read.experiments[0].windows.rounds, 500);
+    let logged: Vec<Sample> = std::fs::read_to_string(&log)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(logged, read.samples);
+}

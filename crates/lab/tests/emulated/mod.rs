@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What tests that boot a host share.
+#![allow(dead_code, unused_imports, reason = "no test program uses all of it")]
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use holdfast_agent::protocol::{Ended, Reply, Request, Spawn};
+use holdfast_lab::machine::{Machine, MachineSpec};
+use holdfast_lab::scheduler::{self, Counted};
+use serde_json::Value;
+
+mod lines;
+
+pub(crate) use lines::Lines;
+
+const SCHEDULER: &str = "scheduler";
+/// How often a test whose machine dies is begun.
+const TRIES: u32 = 4;
+
+/// What a test says whose figures are not as they should be to each other.
+pub(crate) const DISAGREE: &str = "figures disagree";
+
+/// What `make build` has built.
+pub(crate) fn dist() -> PathBuf {
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/dist");
+    let dist = std::env::var_os("HOLDFAST_DIST").map_or(built, PathBuf::from);
+    for needed in ["holdfast", "holdfast-agent", "scx_holdfast"] {
+        assert!(dist.join(needed).exists(), "{} lacks {needed}: make build", dist.display());
+    }
+    dist
+}
+
+/// A host made of what was built.
+pub(crate) fn spec() -> MachineSpec {
+    MachineSpec::new(dist())
+}
+
+/// Loads KVM, where no guest of the lab's has yet.
+pub(crate) fn load_kvm(machine: &Machine) {
+    let is_amd = read(machine, "/proc/cpuinfo").contains(" svm");
+    let name = if is_amd { "kvm_amd" } else { "kvm_intel" }.to_owned();
+    machine.request(Request::LoadModule { name, params: String::new() }).unwrap();
+}
+
+/// Waits for a child of the host to end by itself.
+pub(crate) fn wait(machine: &Machine, name: &str, limit: Duration) -> Ended {
+    let timeout_ms = limit.as_millis().try_into().unwrap();
+    match machine.request(Request::Wait { name: name.into(), timeout_ms }).unwrap() {
+        Reply::Wait(ended) => ended,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Ends a child of the host by a signal.
+pub(crate) fn end(machine: &Machine, name: &str, signal: i32) -> Ended {
+    machine.request(Request::Kill { name: name.into(), signal }).unwrap();
+    wait(machine, name, Duration::from_secs(30))
+}
+
+/// Runs a program of ours in the host to its end, and gives what it said.
+pub(crate) fn run(machine: &Machine, argv: &[&str]) -> String {
+    let program = machine.dist_path(argv[0]);
+    let argv = std::iter::once(program.as_str()).chain(argv[1..].iter().copied());
+    machine.request(Request::spawn("once", argv)).unwrap();
+    // Loading BPF programs takes half a minute on an overcommitted emulated host.
+    let ended = wait(machine, "once", Duration::from_secs(240));
+    assert!(ended.status.success(), "{ended:?}");
+    ended.stdout_tail
+}
+
+/// Has `scx_holdfast` schedule the host.
+pub(crate) fn start_scheduler(machine: &Machine, args: &[&str]) {
+    let program = machine.dist_path("scx_holdfast");
+    let argv = std::iter::once(program.as_str()).chain(args.iter().copied());
+    machine.request(Request::spawn(SCHEDULER, argv)).unwrap();
+    wait_for_state(machine, "enabled");
+}
+
+/// Ends it as its user would.
+pub(crate) fn end_scheduler(machine: &Machine) {
+    let ended = end(machine, SCHEDULER, libc::SIGINT);
+    assert!(ended.status.success(), "{ended:?}");
+    wait_for_state(machine, "disabled");
+}
+
+/// Kills it.
+pub(crate) fn kill_scheduler(machine: &Machine) {
+    end(machine, SCHEDULER, libc::SIGKILL);
+    wait_for_state(machine, "disabled");
+}
+
+fn wait_for_state(machine: &Machine, state: &str) {
+    eventually(&format!("sched_ext {state}"), || {
+        (read(machine, "/sys/kernel/sched_ext/state").trim() == state).then_some(())
+    });
+}
+
+/// The observer that the lab uses: it answers when asked.
+pub(crate) fn start_observer(machine: &Machine) {
+    let argv = [&machine.dist_path("holdfast"), "preemptions", "--json", "--stdin"];
+    let argv = argv.map(str::to_owned).to_vec();
+    let spawn = Spawn { name: "observer".into(), argv, stdin: true, ..Spawn::default() };
+    machine.request(Request::Spawn(spawn)).unwrap();
+    observe(machine);
+}
+
+/// What it has seen so far.
+pub(crate) fn observe(machine: &Machine) -> Value {
+    let ask = Request::Ask { name: "observer".into(), line: String::new(), timeout_ms: 120_000 };
+    match machine.request(ask).unwrap() {
+        Reply::Ask { line } => serde_json::from_str(&line).unwrap(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Preemptions of a class over all vCPUs of a VM.
+pub(crate) fn preemptions(vm: &Value, class: &str) -> u64 {
+    let vcpus = vm["vcpus"].as_array().unwrap();
+    vcpus.iter().map(|vcpu| vcpu["preemptions"][class].as_u64().unwrap()).sum()
+}
+
+/// What the scheduler counted since it was asked before. It answers some time after it schedules.
+pub(crate) fn counted(machine: &Machine) -> Counted {
+    eventually("statistics", || {
+        let (socket, line) = (scheduler::SOCKET.into(), scheduler::REQUEST.into());
+        match machine.request(Request::Exchange { socket, line, timeout_ms: 30_000 }) {
+            Ok(Reply::Exchange { line, t_ns }) => {
+                Some(Counted::parse(&line, t_ns).unwrap_or_else(|| panic!("{line}")))
+            }
+            Err(holdfast_lab::Error::Refused(_)) => None,
+            other => panic!("{other:?}"),
+        }
+    })
+}
+
+/// One of its counters, over all vCPUs of the host.
+pub(crate) fn of_vcpus(counted: &Counted, counter: &str) -> u64 {
+    let value = &counted.counters["vcpus"][counter];
+    value.as_u64().unwrap_or_else(|| panic!("no {counter} in {:?}", counted.counters))
+}
+
+/// A file of the host.
+pub(crate) fn read(machine: &Machine, path: &str) -> String {
+    match machine.request(Request::ReadFile { path: path.into(), max_bytes: 1 << 20 }).unwrap() {
+        Reply::ReadFile { data, .. } => String::from_utf8_lossy(&data).into_owned(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A recording made in the host, as this machine's own `holdfast` replays it; it is kept, and so is what
+/// the options have it write.
+pub(crate) fn replay(machine: &Machine, recording: &str, options: &[&str]) -> Value {
+    let request = Request::ReadFile { path: recording.into(), max_bytes: 8 << 20 };
+    let Reply::ReadFile { data, truncated } = machine.request(request).unwrap() else {
+        panic!("no file")
+    };
+    assert!(!truncated);
+    let kept = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let file = Path::new(recording).file_name().unwrap();
+    std::fs::write(kept.join(file), data).unwrap();
+    let output = Command::new(spec().dist.canonicalize().unwrap().join("holdfast"))
+        .current_dir(kept)
+        .arg("replay")
+        .arg(file)
+        .arg("--json")
+        .args(options)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// What `done` gives once it gives something, which must not take longer than a minute.
+pub(crate) fn eventually<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(value) = done() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "{what}: not within a minute");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// QEMU's emulation of a KVM host corrupts memory now and then, whatever runs in it (docs/lab.md), and what
+/// else this machine does preempts the CPUs of the emulated one: a test whose host or guest dies, or whose
+/// figures disagree, is begun again, and any other once more. What is wrong is wrong each time.
+pub(crate) fn on_an_emulated_host(test: fn()) {
+    const EXPECTED: [&str; 4] = ["HostEnded", "HostHung", "its QEMU ended", DISAGREE];
+    for attempt in 1.. {
+        let Err(panic) = std::panic::catch_unwind(test) else { return };
+        let said = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+        let tries = if EXPECTED.iter().any(|how| said.contains(how)) { TRIES } else { 2 };
+        if attempt >= tries {
+            std::panic::resume_unwind(panic);
+        }
+        // Past the harness, which keeps to itself what a test that passes in the end has said.
+        let _ = writeln!(std::io::stderr(), "attempt {attempt} of {tries}; once more: {said}");
+    }
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The lab's host and its guests, booted for real. Needs what `make build` builds, and either the
+//! network or packages in the cache; no root.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use holdfast_agent::protocol::{Hello, Reply, Request, Role};
+use holdfast_lab::machine::{Accel, GuestSpec, Machine, MachineSpec};
+use holdfast_lab::packages::Kernel;
+use holdfast_lab::progress::Progress;
+use holdfast_lab::{Error, interrupt};
+use serde_json::json;
+
+mod emulated;
+
+use emulated::{eventually, on_an_emulated_host, read, spec};
+
+/// A lab wants the machine for itself.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write(path: &str, data: &str) -> Request {
+    Request::WriteFile { path: path.into(), data: data.into(), mode: 0o644 }
+}
+
+/// Guest-physical address of per-CPU symbols, by CPU.
+fn witness(machine: &Machine, guest: &str, symbols: &[&str]) -> Vec<BTreeMap<String, u64>> {
+    let symbols = symbols.iter().map(|&s| s.to_owned()).collect();
+    match machine.request_guest(guest, Request::Witness { symbols }).unwrap() {
+        Reply::Witness(witness) => witness.cpus.into_iter().map(|c| c.symbols).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn guests_of_every_kernel_run_and_know_where_their_variables_are() {
+    on_an_emulated_host(every_kernel);
+}
+
+fn every_kernel() {
+    let _turn = turn();
+    let spec = MachineSpec { guest_kernels: Kernel::ALL.to_vec(), ..spec() };
+    let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
+    let hello = machine.hello();
+    assert_eq!((hello.role, hello.nr_cpus), (Role::Host, 2));
+    let config = read(&machine, &format!("/boot/config-{}", hello.kernel_release));
+    assert!(config.contains("CONFIG_SCHED_CLASS_EXT=y"));
+
+    for (kernel, release, symbol) in [
+        (Kernel::Linux6_1, "6.1.", "__preempt_count"),
+        (Kernel::Linux6_12, "6.12.", "pcpu_hot"),
+        (Kernel::Linux7, "7.", "__preempt_count"),
+    ] {
+        let guest = GuestSpec { kernel, vcpus: 2, ..GuestSpec::new("vm0") };
+        let started = Instant::now();
+        let hello = machine.start_guest(&guest).unwrap();
+        eprintln!("{}: {:?}", hello.kernel_release, started.elapsed());
+        assert!(hello.kernel_release.starts_with(release), "{}", hello.kernel_release);
+        assert_eq!((hello.role, hello.nr_cpus), (Role::Guest, 2));
+        let found = witness(&machine, "vm0", &[symbol, "steal_time"]);
+        assert_eq!(found.len(), 2);
+        assert_ne!(found[0][symbol], found[1][symbol]);
+        let memory = u64::from(guest.memory_mib) << 20;
+        assert!(found.iter().flat_map(|c| c.values()).all(|gpa| *gpa < memory), "{found:x?}");
+        // The same distance on every CPU: they are copies of one area.
+        let distance = |c: &BTreeMap<String, u64>| c["steal_time"].wrapping_sub(c[symbol]);
+        assert_eq!(distance(&found[0]), distance(&found[1]));
+        machine.stop_guest("vm0").unwrap();
+    }
+    machine.shut_down().unwrap();
+}
+
+#[test]
+fn a_guest_can_be_measured_reset_grown_and_crashed_and_so_can_the_host() {
+    on_an_emulated_host(crashing_and_resetting);
+}
+
+fn crashing_and_resetting() {
+    let _turn = turn();
+    let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
+    let guest = GuestSpec { vcpus: 4, max_vcpus: 5, ..GuestSpec::new("vm0") };
+    machine.start_guest(&guest).unwrap();
+
+    // Spinners stay in the guest, and leave it once they are told to.
+    assert_eq!(pauses_that_exit(&machine), 0);
+    let other = GuestSpec { pause_exits: true, ..GuestSpec::new("vm1") };
+    let error = machine.start_guest(&other).unwrap_err().to_string();
+    assert!(error.contains("all guests that run at the same time"), "{error}");
+    machine.stop_guest("vm0").unwrap();
+    let hello = machine.start_guest(&GuestSpec { pause_exits: true, ..guest }).unwrap();
+    assert_eq!(hello.nr_cpus, 4);
+    let exits = pauses_that_exit(&machine);
+    assert!(exits > 100, "{exits} exits");
+
+    // A reset is another boot of the same machine.
+    let before = hello.boot_id;
+    let hello = machine.reset_guest("vm0").unwrap();
+    assert!(hello.nr_cpus == 4 && hello.boot_id != before, "{hello:?}");
+
+    machine.plug_vcpus("vm0", 5).unwrap();
+    let online = "/sys/devices/system/cpu/cpu4/online";
+    eventually("the fifth CPU", || machine.request_guest("vm0", write(online, "1")).ok());
+    let hello = hello_of(&machine, "vm0");
+    assert_eq!(hello.nr_cpus, 5);
+
+    // A guest that hangs is reported, and heard of again when it goes on.
+    machine.qmp("vm0", json!({ "execute": "stop" })).unwrap();
+    let error = machine.request_guest("vm0", Request::Hello).unwrap_err().to_string();
+    assert!(error.contains("vm0") && error.contains("did not answer within"), "{error}");
+    machine.qmp("vm0", json!({ "execute": "cont" })).unwrap();
+    assert_eq!(hello_of(&machine, "vm0").nr_cpus, 5);
+
+    // A panic ends the guest, not the host, and is reported with what it said.
+    let crash = write("/proc/sysrq-trigger", "c");
+    let error = machine.request_guest("vm0", crash.clone()).unwrap_err().to_string();
+    assert!(error.contains("vm0") && error.contains("sysrq"), "{error}");
+    let error = machine.request_guest("vm0", Request::Hello).unwrap_err().to_string();
+    assert!(error.contains("its QEMU ended") && error.contains("Kernel panic"), "{error}");
+    machine.stop_guest("vm0").unwrap();
+
+    // The host's panic is reported as well.
+    assert!(read(&machine, "/proc/version").contains("Linux version"));
+    match machine.request(crash).unwrap_err() {
+        Error::HostEnded { console, .. } => assert!(console.contains("Kernel panic"), "{console}"),
+        other => panic!("{other}"),
+    }
+    assert!(matches!(machine.request(Request::Hello), Err(Error::HostEnded { .. })));
+}
+
+fn hello_of(machine: &Machine, guest: &str) -> Hello {
+    match machine.request_guest(guest, Request::Hello).unwrap() {
+        Reply::Hello(hello) => hello,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// How many times a second a vCPU of a guest full of spinners leaves it because of PAUSE.
+fn pauses_that_exit(machine: &Machine) -> u64 {
+    const TRACING: &str = "/sys/kernel/tracing";
+    let argv = ["/workloads/lock", "--threads", "4", "--counters", "/tmp/counters"];
+    machine.request_guest("vm0", Request::spawn("lock", argv)).unwrap();
+    // Two endless loops take the CPUs away from holders.
+    for name in ["hog0", "hog1"] {
+        machine.request(Request::spawn(name, [machine.workload_path("hog")])).unwrap();
+    }
+    // SVM_EXIT_PAUSE, EXIT_REASON_PAUSE_INSTRUCTION.
+    let reason = if read(machine, "/proc/cpuinfo").contains(" svm") { 0x77 } else { 40 };
+    let event = format!("{TRACING}/events/kvm/kvm_exit");
+    let set = |file: String, text: &str| drop(machine.request(write(&file, text)).unwrap());
+    set(format!("{TRACING}/trace"), "");
+    set(format!("{event}/filter"), &format!("exit_reason == {reason}"));
+    set(format!("{event}/enable"), "1");
+    // None before the workload has made its file.
+    let work = || {
+        let request = Request::Counters { path: "/tmp/counters".into() };
+        match machine.request_guest("vm0", request) {
+            Ok(Reply::Counters(counters)) => Some(counters.ops),
+            Ok(other) => panic!("{other:?}"),
+            Err(_) => None,
+        }
+    };
+    // For as long as it takes to do a certain amount of contended work.
+    let start = eventually("the first operation", work);
+    eventually("200 000 operations", || work().filter(|ops| *ops > start + 200_000));
+    set(format!("{event}/enable"), "0");
+    let of_cpu = |cpu: u32| {
+        let stats = read(machine, &format!("{TRACING}/per_cpu/cpu{cpu}/stats"));
+        let number = |name: &str| -> u64 {
+            let line = stats.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(": "));
+            line.unwrap_or_else(|| panic!("{stats}")).trim().parse().unwrap()
+        };
+        number("entries") + number("overrun")
+    };
+    let exits = (0..2).map(of_cpu).sum();
+    for name in ["hog0", "hog1"] {
+        machine.request(Request::Kill { name: name.into(), signal: 9 }).unwrap();
+        machine.request(Request::Wait { name: name.into(), timeout_ms: 10_000 }).unwrap();
+    }
+    let name = "lock".to_owned();
+    machine.request_guest("vm0", Request::Kill { name: name.clone(), signal: 9 }).unwrap();
+    machine.request_guest("vm0", Request::Wait { name, timeout_ms: 10_000 }).unwrap();
+    exits
+}
+
+/// Not a test of its own: the program that the next one interrupts.
+#[test]
+#[ignore = "started by nothing_is_left_of_a_lab_that_is_interrupted_or_killed"]
+fn boots_and_waits() {
+    interrupt::install();
+    let spec = MachineSpec { accel: Accel::Tcg, ..spec() };
+    let outcome = Machine::boot(&spec, &Progress::stderr()).and_then(|machine| {
+        loop {
+            machine.request(Request::Hello)?;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    match outcome {
+        Err::<(), _>(Error::Interrupted) => println!("interrupted"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn nothing_is_left_of_a_lab_that_is_interrupted_or_killed() {
+    let _turn = turn();
+    // Built beforehand, so that the lab below has nothing to do but boot.
+    let _ =
+        Machine::boot(&MachineSpec { accel: Accel::Tcg, ..spec() }, &Progress::stderr()).unwrap();
+    for signal in [libc::SIGINT, libc::SIGKILL] {
+        let lab = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "boots_and_waits", "--ignored", "--nocapture"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let pid = lab.id().cast_signed();
+        let machine = eventually("a machine", || child_of(pid));
+        // SAFETY: plain system call; the child is not collected yet.
+        unsafe { libc::kill(pid, signal) };
+        let output = lab.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(said.contains("interrupted"), signal == libc::SIGINT, "{said}");
+        eventually("the end of the machine", || {
+            (!Path::new(&format!("/proc/{machine}")).exists()).then_some(())
+        });
+    }
+}
+
+/// A child that is QEMU already, not the fork of its parent.
+fn child_of(parent: i32) -> Option<i32> {
+    std::fs::read_dir("/proc").unwrap().flatten().find_map(|entry| {
+        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        let (_, rest) = stat.rsplit_once(") ")?;
+        let ppid: i32 = rest.split(' ').nth(1)?.parse().ok()?;
+        let cmdline = std::fs::read_to_string(entry.path().join("cmdline")).ok()?;
+        (ppid == parent && cmdline.contains("qemu")).then_some(pid)
+    })
+}

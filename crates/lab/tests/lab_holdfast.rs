@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Holdfast in the lab's host: guests are read as they see themselves, and neither a scheduler that
+//! is killed nor guests that are reset, grown and killed leave anything wrong behind.
+//! Needs what `make build` builds, and either the network or packages in the cache; no root.
+
+use std::collections::BTreeMap;
+
+use holdfast_agent::protocol::{Reply, Request};
+use holdfast_lab::machine::{GuestSpec, Machine, MachineSpec};
+use holdfast_lab::packages::Kernel;
+use holdfast_lab::progress::Progress;
+use serde_json::Value;
+
+mod emulated;
+
+use emulated::{
+    end_scheduler, eventually, kill_scheduler, observe, on_an_emulated_host, preemptions, read,
+    run, spec, start_observer, start_scheduler,
+};
+
+const HOGS: [&str; 2] = ["hog0", "hog1"];
+
+fn boot(guest_kernels: Vec<Kernel>) -> Machine {
+    Machine::boot(&MachineSpec { guest_kernels, ..spec() }, &Progress::stderr()).unwrap()
+}
+
+/// Keeps every vCPU of a guest busy.
+fn contend(machine: &Machine, guest: &str, threads: &str) {
+    let argv = ["/workloads/lock", "--threads", threads, "--counters", "/tmp/counters"];
+    machine.request_guest(guest, Request::spawn("lock", argv)).unwrap();
+}
+
+fn hogs(machine: &Machine, signal: i32) {
+    for name in HOGS {
+        machine.request(Request::Kill { name: name.into(), signal }).unwrap();
+    }
+}
+
+/// The one VM there is, once so many of its vCPUs are read.
+fn readable_vm(machine: &Machine, vcpus: usize, release: &str) -> Value {
+    eventually(&format!("{vcpus} readable vCPUs of {release}"), || {
+        let sample = observe(machine);
+        let vms = sample["vms"].as_array().unwrap();
+        let [vm] = vms.as_slice() else { return None };
+        let of_kernel = vm["kernel"].as_str().is_some_and(|kernel| kernel.contains(release));
+        let all = vm["vcpus"].as_array().unwrap();
+        let readable = all.iter().filter(|vcpu| vcpu["readable"] == true).count();
+        (of_kernel && readable == vcpus).then(|| vm.clone())
+    })
+}
+
+#[test]
+fn guests_of_every_kernel_are_read_where_they_say_their_variables_are() {
+    on_an_emulated_host(every_kernel_is_read);
+}
+
+fn every_kernel_is_read() {
+    let machine = boot(Kernel::ALL.to_vec());
+    for (kernel, release) in
+        [(Kernel::Linux6_1, "6.1."), (Kernel::Linux6_12, "6.12."), (Kernel::Linux7, "7.")]
+    {
+        machine.start_guest(&GuestSpec { kernel, vcpus: 3, ..GuestSpec::new("vm0") }).unwrap();
+        contend(&machine, "vm0", "3");
+
+        let list: Value =
+            serde_json::from_str(&run(&machine, &["holdfast", "vms", "--json", "--wait", "30"]))
+                .unwrap();
+        let vm = &list["vms"][0];
+        assert!(vm["kernel"].as_str().is_some_and(|k| k.contains(release)), "{list}");
+        let vcpus = vm["vcpus"].as_array().unwrap();
+        assert_eq!(vcpus.len(), 3, "{list}");
+
+        // The guest's own symbol table and page tables are the witness.
+        let symbols = match kernel {
+            Kernel::Linux6_12 => ["steal_time", "qnodes", "pcpu_hot", "pcpu_hot"],
+            _ => ["steal_time", "qnodes", "__preempt_count", "current_task"],
+        };
+        let request = Request::Witness { symbols: symbols.map(str::to_owned).to_vec() };
+        let Reply::Witness(witness) = machine.request_guest("vm0", request).unwrap() else {
+            panic!("not a witness")
+        };
+        assert_eq!(witness.cpus.len(), 3);
+        for (vcpu, cpu) in vcpus.iter().zip(&witness.cpus) {
+            let at = |symbol: &str| cpu.symbols[symbol];
+            // struct pcpu_hot begins with current_task and preempt_count.
+            let preempt_count = at(symbols[2]) + if kernel == Kernel::Linux6_12 { 8 } else { 0 };
+            let expected = BTreeMap::from([
+                ("current_task".to_owned(), Value::from(at(symbols[3]))),
+                ("preempt_count".to_owned(), Value::from(preempt_count)),
+                ("qnodes".to_owned(), Value::from(at("qnodes"))),
+            ]);
+            let read: BTreeMap<String, Value> =
+                serde_json::from_value(vcpu["words"].clone()).unwrap();
+            assert_eq!(read, expected, "{release}, vCPU {}", vcpu["vcpu"]);
+            assert_eq!(vcpu["steal_time_gpa"], at("steal_time"));
+        }
+        machine.stop_guest("vm0").unwrap();
+    }
+    machine.shut_down().unwrap();
+}
+
+#[test]
+fn what_is_killed_reset_or_plugged_in_leaves_host_and_reader_right() {
+    on_an_emulated_host(killing_resetting_plugging);
+}
+
+fn killing_resetting_plugging() {
+    let machine = boot(vec![Kernel::Linux7, Kernel::Linux6_1]);
+    let guest = GuestSpec { vcpus: 2, max_vcpus: 3, ..GuestSpec::new("vm0") };
+    machine.start_guest(&guest).unwrap();
+    contend(&machine, "vm0", "2");
+    for hog in HOGS {
+        machine.request(Request::spawn(hog, [machine.workload_path("hog")])).unwrap();
+    }
+    start_observer(&machine);
+    start_scheduler(&machine, &[]);
+    readable_vm(&machine, 2, "7.");
+
+    // The scheduler is killed: the host goes back to its own, and the guest does not notice.
+    kill_scheduler(&machine);
+    let vm = readable_vm(&machine, 2, "7.");
+    let before = preemptions(&vm, "free");
+    eventually("preemptions under the stock scheduler", || {
+        (preemptions(&readable_vm(&machine, 2, "7."), "free") > before).then_some(())
+    });
+    start_scheduler(&machine, &[]);
+
+    // Another boot of the same VM: other addresses, and a moment at which it cannot be read.
+    // Booting takes a while; hogs would make it three times as long.
+    hogs(&machine, libc::SIGSTOP);
+    machine.reset_guest("vm0").unwrap();
+    hogs(&machine, libc::SIGCONT);
+    contend(&machine, "vm0", "2");
+    let vm = readable_vm(&machine, 2, "7.");
+    let unknown = preemptions(&vm, "unknown");
+    let known = preemptions(&vm, "free");
+    let vm = eventually("preemptions after the reset", || {
+        let vm = readable_vm(&machine, 2, "7.");
+        (preemptions(&vm, "free") > known + 20).then_some(vm)
+    });
+    assert!(preemptions(&vm, "unknown") <= unknown + 2, "{vm}");
+
+    // A vCPU more.
+    machine.plug_vcpus("vm0", 3).unwrap();
+    let online = Request::WriteFile {
+        path: "/sys/devices/system/cpu/cpu2/online".into(),
+        data: "1".into(),
+        mode: 0o644,
+    };
+    eventually("the guest's third CPU", || {
+        machine.request_guest("vm0", online.clone()).is_ok().then_some(())
+    });
+    readable_vm(&machine, 3, "7.");
+
+    // The VM is killed under load, and another kernel runs in the next one.
+    machine.stop_guest("vm0").unwrap();
+    eventually("the VM to be forgotten", || {
+        observe(&machine)["vms"].as_array().unwrap().is_empty().then_some(())
+    });
+    let other = GuestSpec { kernel: Kernel::Linux6_1, vcpus: 2, ..GuestSpec::new("vm1") };
+    hogs(&machine, libc::SIGSTOP);
+    machine.start_guest(&other).unwrap();
+    hogs(&machine, libc::SIGCONT);
+    contend(&machine, "vm1", "2");
+    readable_vm(&machine, 2, "6.1.");
+
+    assert_eq!(observe(&machine)["lost_events"], 0);
+    assert_eq!(read(&machine, "/sys/kernel/sched_ext/state").trim(), "enabled");
+    end_scheduler(&machine);
+    machine.shut_down().unwrap();
+}

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The observer in the lab's host: lock-holder preemption is seen where there is some, and only
+//! there; what it counts agrees with what the scheduler counts, with what is recorded, and with what
+//! the guest sees itself.
+//! Needs what `make build` builds, and either the network or packages in the cache; no root.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use holdfast_agent::protocol::{Ended, Request};
+use holdfast_lab::machine::{GuestSpec, Machine, MachineSpec};
+use holdfast_lab::progress::Progress;
+use serde_json::Value;
+
+mod emulated;
+
+use emulated::{
+    DISAGREE, Lines, counted, dist, eventually, observe, of_vcpus, on_an_emulated_host,
+    preemptions, replay, start_observer, start_scheduler, wait,
+};
+
+const HOGS: [&str; 2] = ["hog0", "hog1"];
+const LOADER: &str = "ld-linux-x86-64.so.2";
+
+/// What was built, with `holdfast` and its libraries where guests have their workloads.
+fn dist_with_holdfast_for_guests(into: &Path) {
+    let built = dist();
+    let workloads = into.join("workloads");
+    std::fs::create_dir(&workloads).unwrap();
+    for (from, to) in [(&built, into), (&built.join("workloads"), &*workloads)] {
+        for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
+            if entry.file_type().unwrap().is_file() {
+                std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+            }
+        }
+    }
+    let holdfast = built.join("holdfast");
+    std::fs::copy(&holdfast, workloads.join("holdfast")).unwrap();
+    let ldd = Command::new("ldd").arg(&holdfast).output().unwrap();
+    let paths = String::from_utf8(ldd.stdout).unwrap();
+    for path in paths.split_ascii_whitespace().filter(|word| word.starts_with('/')) {
+        let name = Path::new(path).file_name().unwrap();
+        std::fs::copy(path, workloads.join(name)).unwrap();
+    }
+    assert!(workloads.join(LOADER).exists(), "{paths}");
+}
+
+/// Runs `holdfast` in the idle host to its end.
+fn holdfast(machine: &Machine, args: &[&str]) -> Ended {
+    let program = machine.dist_path("holdfast");
+    let argv = std::iter::once(program.as_str()).chain(args.iter().copied());
+    machine.request(Request::spawn("once", argv)).unwrap();
+    wait(machine, "once", Duration::from_secs(60))
+}
+
+/// Neither is a failure, and each is told in a sentence.
+fn nothing_to_be_seen(machine: &Machine) {
+    let no_kvm = holdfast(machine, &["report", "1", "1"]);
+    assert_eq!(no_kvm.status.code, Some(77), "{no_kvm:?}");
+    assert!(no_kvm.stderr_tail.contains("this host has no KVM"), "{no_kvm:?}");
+
+    machine.request(Request::LoadModule { name: "kvm".into(), params: String::new() }).unwrap();
+    for args in [&["vms", "--wait", "1"][..], &["report", "1", "1"]] {
+        let no_vm = holdfast(machine, args);
+        assert!(no_vm.status.success(), "{no_vm:?}");
+        assert!(no_vm.stdout_tail.contains("No vCPU ran"), "{no_vm:?}");
+    }
+}
+
+fn signal(machine: &Machine, names: &[&str], signal: i32) {
+    for &name in names {
+        machine.request(Request::Kill { name: name.into(), signal }).unwrap();
+    }
+}
+
+/// Reports of a host with one VM, of all its vCPUs together.
+struct Seen(Vec<Value>);
+
+impl Seen {
+    fn over(reports: Vec<String>) -> Self {
+        let reports: Vec<Value> =
+            reports.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+        for report in &reports {
+            assert_eq!(report["schema"], "holdfast.report/1");
+            assert_eq!(report["lost_events"], 0, "{report}");
+            assert_eq!(report["vms"].as_array().unwrap().len(), 1, "{report}");
+        }
+        Seen(reports)
+    }
+
+    fn sum(&self, of: impl Fn(&Value) -> &Value) -> f64 {
+        let vcpus = self.0.iter().flat_map(|report| report["vms"][0]["vcpus"].as_array().unwrap());
+        vcpus.map(|vcpu| of(vcpu).as_u64().unwrap() as f64).sum()
+    }
+
+    fn sum_of_classes(&self, counter: &str, classes: &[&str]) -> f64 {
+        classes.iter().map(|class| self.sum(|vcpu| &vcpu[counter][class])).sum()
+    }
+
+    fn cpu_seconds(&self) -> f64 {
+        self.sum(|vcpu| &vcpu["run_ns"]) / 1e9
+    }
+
+    /// Lock holders that were kept off the CPU for longer than 1 ms, per CPU second of the VM.
+    fn long_holders(&self) -> f64 {
+        self.sum(|vcpu| &vcpu["offcpu_over_cap"]["holder"]) / self.cpu_seconds()
+    }
+
+    /// Share of the VM's CPU time spent waiting while a lock holder was preempted.
+    fn lost_share(&self) -> f64 {
+        self.sum(|vcpu| &vcpu["samples_holder_off"]) / self.sum_of_classes("samples", &KNOWN)
+    }
+
+    /// vCPUs that wait for a lock, on average: those that spin, and those that were preempted or
+    /// halted in the queue.
+    fn waiting(&self) -> f64 {
+        const QUEUED: [&str; 2] = ["waiter", "head"];
+        let spinning =
+            self.sum_of_classes("samples", &QUEUED) / self.sum_of_classes("samples", &KNOWN);
+        let off =
+            self.sum_of_classes("offcpu_ns", &QUEUED) + self.sum(|vcpu| &vcpu["lock_halt_ns"]);
+        let interval: f64 =
+            self.0.iter().map(|report| report["interval_ns"].as_f64().unwrap()).sum();
+        (spinning * self.cpu_seconds() * 1e9 + off) / interval
+    }
+}
+
+/// Waits for the guest's spinlocks as it sees them itself.
+struct Spins(Vec<Value>);
+
+impl Spins {
+    fn over(reports: Vec<String>) -> Self {
+        let reports: Vec<Value> =
+            reports.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+        for report in &reports {
+            assert_eq!(report["schema"], "holdfast.spins/1");
+            assert_eq!((&report["guest"], &report["lost_events"]), (&true.into(), &0.into()));
+            assert_eq!(report["locks"][0]["lock"], "spinlock");
+        }
+        Spins(reports)
+    }
+
+    fn sum(&self, of: impl Fn(&Value) -> &Value) -> f64 {
+        self.0.iter().map(|report| of(report).as_f64().unwrap()).sum()
+    }
+
+    fn waited_ns(&self) -> f64 {
+        self.sum(|report| &report["locks"][0]["total_ns"])
+    }
+
+    /// vCPUs that wait for a spinlock, on average.
+    fn waiting(&self) -> f64 {
+        self.waited_ns() / self.sum(|report| &report["interval_ns"])
+    }
+
+    fn mean_ns(&self) -> f64 {
+        self.waited_ns() / self.sum(|report| &report["locks"][0]["count"])
+    }
+
+    /// Share of waits of at least 2^20 ns, about 1 ms.
+    fn long_share(&self) -> f64 {
+        let count = |from| -> u64 {
+            let slots = self.0.iter().map(|report| report["locks"][0]["hist"].as_array().unwrap());
+            slots.flat_map(|slots| slots.get(from..)).flatten().map(|n| n.as_u64().unwrap()).sum()
+        };
+        assert!(count(0) > 0, "nothing was waited for");
+        count(20) as f64 / count(0) as f64
+    }
+}
+
+/// Starts a guest, and in it first what looks at its locks: it is loaded in a fraction of the time
+/// while nothing else runs.
+fn start_guest<'m>(machine: &'m Machine, name: &'m str, vcpus: u32) -> Lines<'m> {
+    machine.start_guest(&GuestSpec { vcpus, ..GuestSpec::new(name) }).unwrap();
+    let loader = format!("/workloads/{LOADER}");
+    let argv =
+        [&loader, "--library-path", "/workloads", "/workloads/holdfast", "spins", "1", "--json"];
+    let mut spins = Lines::in_guest(machine, name, "spins", &argv);
+    spins.next().unwrap();
+    let threads = vcpus.to_string();
+    let argv = ["/workloads/lock", "--threads", &threads, "--counters", "/tmp/counters"];
+    machine.request_guest(name, Request::spawn("lock", argv)).unwrap();
+    spins
+}
+
+/// What both say of the same seconds.
+fn look(reports: &mut Lines<'_>, spins: &mut Lines<'_>, seconds: u64) -> (Seen, Spins) {
+    reports.forget();
+    spins.forget();
+    std::thread::sleep(Duration::from_secs(seconds));
+    (Seen::over(reports.ready()), Spins::over(spins.ready()))
+}
+
+#[test]
+fn lock_holder_preemption_is_seen_where_it_is_and_vanishes_under_scx_holdfast() {
+    on_an_emulated_host(seen_where_it_is);
+}
+
+fn seen_where_it_is() {
+    let dist = tempfile::tempdir().unwrap();
+    dist_with_holdfast_for_guests(dist.path());
+    let machine = Machine::boot(&MachineSpec::new(dist.path()), &Progress::stderr()).unwrap();
+    let program = machine.dist_path("holdfast");
+
+    nothing_to_be_seen(&machine);
+
+    // Loaded while the host is idle, which takes a fraction of the time.
+    let mut reports = Lines::of(&machine, "reports", &[&program, "report", "1", "--json"]);
+    reports.next().unwrap();
+    start_observer(&machine);
+
+    // Alone on its CPUs.
+    let mut spins = start_guest(&machine, "alone", 2);
+    let alone = look(&mut reports, &mut spins, 10);
+    machine.stop_guest("alone").unwrap();
+
+    // With company.
+    let mut recorder = Lines::of(&machine, "recorder", &[&program, "record", "-o", RECORDING]);
+    assert!(recorder.next().unwrap().starts_with("Recording"));
+    let mut spins = start_guest(&machine, "vm0", 4);
+    for name in HOGS {
+        machine.request(Request::spawn(name, [machine.workload_path("hog")])).unwrap();
+    }
+    std::thread::sleep(Duration::from_secs(10));
+    // Nothing is preempted while one of them looks and the other does not.
+    let load = ["guest-vm0", HOGS[0], HOGS[1]];
+    signal(&machine, &load, libc::SIGSTOP);
+    signal(&machine, &["recorder"], libc::SIGINT);
+    let live = total(&observe(&machine)["vms"][0]);
+    assert!(wait(&machine, "recorder", Duration::from_secs(60)).status.success());
+    let replayed = replay(&machine, RECORDING, &["--html", "a.html", "--perfetto", "a.pftrace"]);
+    assert_eq!(replayed["lost_events"], 0, "{replayed}");
+    assert_eq!(replayed["vms"].as_array().unwrap().len(), 1, "{replayed}");
+    let recorded = total(&replayed["vms"][0]);
+    signal(&machine, &load, libc::SIGCONT);
+    let stock = look(&mut reports, &mut spins, 15);
+
+    signal(&machine, &load, libc::SIGSTOP);
+    start_scheduler(&machine, &[]);
+    signal(&machine, &load, libc::SIGCONT);
+    eventually("scx_holdfast reads the guest", || {
+        (counted(&machine).counters["nr_vms_readable"] == 1).then_some(())
+    });
+    counted(&machine);
+    let before = observe(&machine);
+    let held = look(&mut reports, &mut spins, 15);
+    let (scheduler, after) = (counted(&machine), observe(&machine));
+    let agreed = ["free", "waiter"].map(|class| {
+        let of_observer = |sample: &Value| preemptions(&sample["vms"][0], class);
+        (
+            class,
+            of_vcpus(&scheduler, &format!("nr_preempted_{class}")),
+            of_observer(&after) - of_observer(&before),
+        )
+    });
+
+    for (name, (seen, spins)) in [("alone", &alone), ("stock", &stock), ("holdfast", &held)] {
+        println!(
+            "{name}: {:.2} long holders per CPU second, {:.4} of CPU time lost; {:.3} vCPUs wait, from \
+             inside {:.3}; {:.1} us each; {:.5} are long",
+            seen.long_holders(),
+            seen.lost_share(),
+            seen.waiting(),
+            spins.waiting(),
+            spins.mean_ns() / 1e3,
+            spins.long_share()
+        );
+    }
+    println!("recorded {recorded}, counted live {live}; scheduler and observer: {agreed:?}");
+
+    let mut figures = Figures::default();
+    let (alone, stock, held) = (&alone, &stock, &held);
+    figures.less("10 long holders", 10.0, stock.0.long_holders());
+    figures.less("2 % of CPU time lost", 0.02, stock.0.lost_share());
+    figures.less("long holders, alone", alone.0.long_holders(), stock.0.long_holders() / 10.0);
+    figures.less("CPU time lost, alone", alone.0.lost_share(), stock.0.lost_share() / 5.0);
+    figures.less("long holders, holdfast", held.0.long_holders(), stock.0.long_holders() / 5.0);
+    figures.less("CPU time lost, holdfast", held.0.lost_share(), stock.0.lost_share() / 2.0);
+
+    // The second mode, as seen from inside.
+    figures.less("long waits, alone", alone.1.long_share(), stock.1.long_share() / 5.0);
+    figures.less("long waits, holdfast", held.1.long_share(), stock.1.long_share() / 2.0);
+
+    for (class, scheduler, observer) in agreed {
+        figures.agree(class, observer as f64, scheduler as f64);
+    }
+    figures.agree("recorded", recorded as f64, live as f64);
+    // Not under scx_holdfast: waits are so short there that the probes of spins, which run with the
+    // queue entered and are no waiting to it, are a tenth of the time that the queue is seen taken for.
+    for (seen, spins) in [alone, stock] {
+        figures.agree("waiting", seen.waiting(), spins.waiting());
+    }
+    figures.check();
+    machine.shut_down().unwrap();
+}
+
+/// What figures are to each other, all of them, before any is complained of.
+#[derive(Default)]
+struct Figures(Vec<String>);
+
+impl Figures {
+    fn less(&mut self, what: &str, less: f64, more: f64) {
+        if less.partial_cmp(&more) != Some(std::cmp::Ordering::Less) {
+            self.0.push(format!("{what}: {less} is not below {more}"));
+        }
+    }
+
+    /// Within 10 %.
+    fn agree(&mut self, what: &str, a: f64, b: f64) {
+        let apart = (a / b - 1.0).abs();
+        if apart.is_nan() || apart > 0.1 {
+            self.0.push(format!("{what}: {a} and {b}"));
+        }
+    }
+
+    fn check(self) {
+        assert!(self.0.is_empty(), "{DISAGREE}: {}", self.0.join("; "));
+    }
+}
+
+const RECORDING: &str = "/tmp/a.parquet";
+
+const KNOWN: [&str; 5] = ["free", "holder", "irq", "waiter", "head"];
+
+fn total(vm: &Value) -> u64 {
+    KNOWN.iter().map(|class| preemptions(vm, class)).sum()
+}

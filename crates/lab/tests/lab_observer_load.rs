@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The observer under load in the lab's host: five hundred vCPUs are tracked and none is lost, and what
+//! is lost is counted and told.
+//! Needs what `make build` builds, and either the network or packages in the cache; no root.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use holdfast_agent::protocol::{Ended, Request};
+use holdfast_lab::machine::Machine;
+use holdfast_lab::progress::Progress;
+use serde_json::Value;
+
+mod emulated;
+
+use emulated::{Lines, load_kvm, on_an_emulated_host, replay, spec, wait};
+
+const VMS: usize = 8;
+const VCPUS_EACH: usize = 63;
+const VCPUS: usize = VMS * VCPUS_EACH;
+
+#[test]
+fn many_vcpus_are_tracked_without_loss_and_losses_are_told() {
+    on_an_emulated_host(many_vcpus);
+}
+
+fn many_vcpus() {
+    let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
+    load_kvm(&machine);
+    let program = machine.dist_path("holdfast");
+    let mut reports = Lines::of(&machine, "reports", &[&program, "report", "3", "--json"]);
+    reports.next().unwrap();
+    let record = [&program, "record", "-o", "/tmp/many.parquet"];
+    let mut recorder = Lines::of(&machine, "recorder", &record);
+    recorder.next().unwrap();
+
+    // Nearly idle, as most VMs are: each vCPU works for a moment every five seconds.
+    let hostile = machine.workload_path("hostile");
+    let threads = VCPUS_EACH.to_string();
+    for vm in 0..VMS {
+        let counters = format!("/tmp/counters{vm}");
+        let argv = [&hostile, "--threads", &threads, "--rest", "5000", "--counters", &counters];
+        machine.request(Request::spawn(format!("vm{vm}"), argv)).unwrap();
+    }
+    let readable = |report: &Value| {
+        let vcpus = report["vms"].as_array().unwrap().iter();
+        let vcpus = vcpus.flat_map(|vm| vm["vcpus"].as_array().unwrap());
+        vcpus.filter(|vcpu| vcpu["readable"] == true).count()
+    };
+    let of = |line: String| serde_json::from_str::<Value>(&line).unwrap();
+    let mut lost = 0;
+    let all = reports.by_ref().take(40).map(of).find(|report| {
+        lost += report["lost_events"].as_u64().unwrap();
+        readable(report) == VCPUS
+    });
+    assert!(all.is_some(), "not all of them are read");
+    // Each of them has been away and back.
+    let mut ran = BTreeMap::new();
+    for report in reports.by_ref().take(4).map(of) {
+        assert_eq!(readable(&report), VCPUS);
+        lost += report["lost_events"].as_u64().unwrap();
+        for vm in report["vms"].as_array().unwrap() {
+            for vcpu in vm["vcpus"].as_array().unwrap() {
+                *ran.entry(vcpu["tid"].as_u64()).or_insert(0) += vcpu["run_ns"].as_u64().unwrap();
+            }
+        }
+    }
+    assert_eq!((ran.len(), ran.values().filter(|ns| **ns > 0).count()), (VCPUS, VCPUS));
+    assert_eq!(lost, 0);
+
+    // One that dies stays in the recording, marked.
+    kill(&machine, "vm0", libc::SIGKILL);
+    let gone = |report: &Value| readable(report) == VCPUS - VCPUS_EACH;
+    assert!(reports.by_ref().take(20).map(of).any(|report| gone(&report)));
+    let ended = end(&machine, "recorder");
+    assert!(ended.stdout_tail.contains(&format!("of {VMS} VMs")), "{ended:?}");
+    assert!(!ended.stdout_tail.contains("missing"), "{ended:?}");
+    let recording = replay(&machine, "/tmp/many.parquet", &["--html", "many.html"]);
+    let page = Path::new(env!("CARGO_TARGET_TMPDIR")).join("many.html");
+    assert_eq!(std::fs::read_to_string(page).unwrap().matches("(ended)").count(), 1);
+    assert_eq!(recording["lost_events"], 0);
+    let recorded = recording["vms"].as_array().unwrap().iter();
+    let recorded: usize = recorded.map(|vm| vm["vcpus"].as_array().unwrap().len()).sum();
+    assert_eq!(recorded, VCPUS, "in the recording");
+
+    losses_are_told(&machine);
+    machine.shut_down().unwrap();
+}
+
+/// A recorder that does not keep up says so, and the recording knows.
+fn losses_are_told(machine: &Machine) {
+    let argv = [machine.workload_path("hostile"), "--threads".into(), "2".into()];
+    machine.request(Request::spawn("busy", argv)).unwrap();
+    let program = machine.dist_path("holdfast");
+    let record = [&program, "record", "-o", "/tmp/lost.parquet", "--frequency", "10000"];
+    let mut recorder = Lines::of(machine, "recorder", &record);
+    recorder.next().unwrap();
+    kill(machine, "recorder", libc::SIGSTOP);
+    // Twice as long as the ring lasts on an emulated host.
+    std::thread::sleep(Duration::from_secs(30));
+    kill(machine, "recorder", libc::SIGCONT);
+    let ended = end(machine, "recorder");
+    assert!(ended.stdout_tail.contains("events are missing"), "{ended:?}");
+    let lost = replay(machine, "/tmp/lost.parquet", &[])["lost_events"].as_u64().unwrap();
+    assert!(ended.stdout_tail.contains(&format!("{lost} events are missing")), "{lost}: {ended:?}");
+}
+
+fn kill(machine: &Machine, child: &str, signal: i32) {
+    machine.request(Request::Kill { name: child.into(), signal }).unwrap();
+}
+
+fn end(machine: &Machine, child: &str) -> Ended {
+    kill(machine, child, libc::SIGINT);
+    let ended = wait(machine, child, Duration::from_secs(120));
+    assert!(ended.status.success(), "{ended:?}");
+    ended
+}

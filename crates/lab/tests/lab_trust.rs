@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What guests may be told and what they may claim, in the lab's host: a guest that lies gains nothing,
+//! and what KVM tells an honest one stays true under the scheduler.
+//! Needs what `make build` builds, and either the network or packages in the cache; no root.
+
+use std::time::Duration;
+
+use holdfast_agent::protocol::{Counters, CpuTimes, Reply, Request};
+use holdfast_lab::machine::{GuestSpec, Machine};
+use holdfast_lab::progress::Progress;
+use holdfast_lab::share;
+use serde_json::Value;
+
+mod emulated;
+
+use emulated::{
+    counted, end, end_scheduler, eventually, load_kvm, of_vcpus, on_an_emulated_host, run, spec,
+    start_scheduler,
+};
+
+const HOSTILE: &str = "hostile";
+const HOGS: [&str; 4] = ["hog0", "hog1", "hog2", "hog3"];
+
+fn spawn(machine: &Machine, name: &str, argv: &[&str]) {
+    machine.request(Request::spawn(name, argv.iter().copied())).unwrap();
+}
+
+fn cpu_times(machine: &Machine) -> CpuTimes {
+    let names = [&[HOSTILE][..], &HOGS].concat().into_iter().map(str::to_owned).collect();
+    match machine.request(Request::CpuTimes { names }).unwrap() {
+        Reply::CpuTimes(times) => times,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// CPU time of the liar less what would be fair, in percent of one CPU.
+fn unfair_points(before: &CpuTimes, after: &CpuTimes) -> f64 {
+    let window_ns = (after.t_ns - before.t_ns) as f64;
+    let (mut shares, mut demands, mut is_liar) = (Vec::new(), Vec::new(), Vec::new());
+    for task in &after.tasks {
+        let was = before.tasks.iter().find(|t| t.tid == task.tid);
+        let run = (task.run_ns - was.map_or(0, |t| t.run_ns)) as f64 / window_ns;
+        let wait = (task.wait_ns - was.map_or(0, |t| t.wait_ns)) as f64 / window_ns;
+        shares.push(run);
+        demands.push(share::demand(run, wait));
+        is_liar.push(task.name == HOSTILE);
+    }
+    let fair = share::max_min(shares.iter().sum(), &demands);
+    let of_liar = |all: &[f64]| -> f64 {
+        all.iter().zip(&is_liar).filter(|(_, liar)| **liar).map(|(share, _)| share).sum()
+    };
+    100.0 * (of_liar(&shares) - of_liar(&fair))
+}
+
+#[test]
+fn a_guest_that_always_claims_to_hold_a_lock_gets_no_more_than_its_share() {
+    on_an_emulated_host(lying);
+}
+
+fn lying() {
+    let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
+    load_kvm(&machine);
+    for hog in HOGS {
+        spawn(&machine, hog, &[&machine.workload_path("hog")]);
+    }
+    start_scheduler(&machine, &[]);
+    // As many threads as there are hogs, so that half of the time is fair.
+    for claim in ["holder", "irq", "head", "flipping"] {
+        let program = machine.workload_path(HOSTILE);
+        let counters = "/tmp/hostile.counters";
+        let argv = [&program, "--threads", "4", "--claim", claim, "--counters", counters];
+        spawn(&machine, HOSTILE, &argv);
+        eventually("a vCPU of the liar that runs", || {
+            match machine.request(Request::Counters { path: counters.into() }) {
+                Ok(Reply::Counters(Counters { ops, .. })) => (ops > 0).then_some(()),
+                _ => None,
+            }
+        });
+        let list = run(&machine, &["holdfast", "vms", "--json", "--wait", "30"]);
+        let list: Value = serde_json::from_str(&list).unwrap();
+        let vm = &list["vms"][0];
+        assert_eq!(vm["vcpus"].as_array().map(Vec::len), Some(4), "{claim}: {list}");
+        assert!(vm["kernel"].is_string(), "{claim}: it is not believed to be Linux: {list}");
+
+        eventually("grace for the liar", || {
+            (of_vcpus(&counted(&machine), "nr_extended") > 0).then_some(())
+        });
+        // What the start has left owing is made up for first.
+        std::thread::sleep(Duration::from_secs(2));
+        let before = cpu_times(&machine);
+        std::thread::sleep(Duration::from_secs(8));
+        let after = cpu_times(&machine);
+        let counted = counted(&machine);
+        let points = unfair_points(&before, &after);
+        eprintln!("{claim}: {points:+.2} points, {:?}", counted.counters);
+        // Seconds on an emulated host are worth a few points; unbounded, it would be fifty.
+        assert!(points <= 5.0, "{claim}: {points} points more than fair; {counted:?}");
+        // It was believed, and what it was granted was bounded: one that never lets go is disbelieved.
+        let bounds = ["nr_capped", "nr_over_budget", "nr_backed_off"];
+        let bounded = bounds.iter().any(|bound| of_vcpus(&counted, bound) > 0);
+        assert!(claim == "flipping" || bounded, "{claim}: {counted:?}");
+        end(&machine, HOSTILE, libc::SIGTERM);
+    }
+    end_scheduler(&machine);
+    machine.shut_down().unwrap();
+}
+
+#[test]
+fn a_guest_is_told_the_truth_about_its_preempted_vcpus() {
+    on_an_emulated_host(witnessing);
+}
+
+fn witnessing() {
+    let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
+    machine.start_guest(&GuestSpec::new("vm0")).unwrap();
+    for hog in &HOGS[..2] {
+        spawn(&machine, hog, &[&machine.workload_path("hog")]);
+    }
+    for scheduler in [None, Some(())] {
+        if scheduler.is_some() {
+            start_scheduler(&machine, &[]);
+        }
+        let guest = |request| machine.request_guest("vm0", request).unwrap();
+        let argv = ["/workloads/stealwitness", "--threads", "4", "--seconds", "10"];
+        guest(Request::spawn("witness", argv));
+        let ended = match guest(Request::Wait { name: "witness".into(), timeout_ms: 60_000 }) {
+            Reply::Wait(ended) => ended,
+            other => panic!("{other:?}"),
+        };
+        assert!(ended.status.success(), "{ended:?}");
+        let seen: Value = serde_json::from_str(&ended.stdout_tail).unwrap();
+        eprintln!("{}: {seen}", if scheduler.is_some() { "holdfast" } else { "stock" });
+        let count = |name: &str| seen[name].as_u64().unwrap();
+        assert_eq!(count("lies"), 0, "{seen}");
+        assert!(count("flagged") > 0 && count("marked") > 10, "{seen}");
+        // KVM's own exception: a vCPU that is preempted while an instruction is emulated for it.
+        assert!(20 * count("silent") <= count("marked"), "{seen}");
+    }
+    end_scheduler(&machine);
+    machine.shut_down().unwrap();
+}

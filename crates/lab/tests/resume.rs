@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! A run that was stopped goes on where it was.
+
+mod local;
+
+use std::cell::RefCell;
+
+use holdfast_lab::Error;
+use holdfast_lab::campaign::Campaign;
+use holdfast_lab::experiment::Experiment;
+use holdfast_lab::machine::Accel;
+use holdfast_lab::progress::Progress;
+use holdfast_lab::runner::{Host, Options, Place};
+use holdfast_lab::stats::Settings;
+
+#[test]
+fn what_was_measured_before_a_run_was_stopped_is_not_measured_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let experiment =
+        |name: &str| local::experiment("name = \"local\"", &format!("name = \"{name}\""));
+    let mut campaign = Campaign {
+        experiments: vec![experiment("first"), experiment("second")],
+        place: Place { accel: Accel::Here, dist: dir.path().join("no-dist") },
+        options: Options { observer: vec!["observer".into()], ..Options::default() },
+        statistics: Settings::default(),
+        out: dir.path().join("out"),
+        afresh: false,
+        version: "0".into(),
+        commit: None,
+    };
+    let booted = RefCell::new(Vec::new());
+    let boot = |only: &'static str| {
+        let booted = &booted;
+        move |e: &Experiment| -> holdfast_lab::Result<Box<dyn Host>> {
+            if !only.is_empty() && e.name != only {
+                return Err(Error::Unsupported("the machine is full".into()));
+            }
+            booted.borrow_mut().push(e.name.clone());
+            local::boot(e)
+        }
+    };
+    let valid = |samples: &[holdfast_lab::sample::Sample], name: &str| {
+        samples.iter().filter(|s| s.is_valid() && s.experiment == name).count()
+    };
+
+    let stopped = campaign.run_on(&boot("first"), &Progress::silent()).unwrap();
+    assert!(stopped.ended_by.is_some() && stopped.result.partial);
+    assert_eq!(valid(&stopped.result.samples, "first"), 8);
+
+    let whole = campaign.run_on(&boot(""), &Progress::silent()).unwrap();
+    assert!(whole.ended_by.is_none() && !whole.result.partial);
+    assert_eq!(*booted.borrow(), ["first", "second"], "each was booted once");
+    let kept = &whole.result.samples[..stopped.result.samples.len()];
+    assert_eq!(kept, stopped.result.samples, "what was there is there unchanged");
+    assert_eq!(valid(&whole.result.samples, "second"), 8);
+    let last = kept.last().unwrap().start_s;
+    assert!(whole.result.samples[kept.len()..].iter().all(|s| s.start_s > last));
+    assert!(whole.result.provenance.notes.iter().any(|note| note.contains("went on at")));
+    assert_eq!(whole.result.provenance.date, stopped.result.provenance.date);
+    let lines = std::fs::read_to_string(campaign.out.join("samples.jsonl")).unwrap();
+    assert_eq!(lines.lines().count(), whole.result.samples.len());
+
+    // What is whole is not gone on with, and neither is anything where that is not wanted.
+    booted.borrow_mut().clear();
+    let again = campaign.run_on(&boot("first"), &Progress::silent()).unwrap();
+    assert_eq!(valid(&again.result.samples, "second"), 0);
+    campaign.afresh = true;
+    campaign.run_on(&boot(""), &Progress::silent()).unwrap();
+    assert_eq!(*booted.borrow(), ["first", "first", "second"]);
+}

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The runner against real agents and workloads, without a virtual machine.
+
+mod local;
+
+use std::collections::BTreeSet;
+
+use holdfast_lab::experiment::Experiment;
+use holdfast_lab::metric::Metric;
+use holdfast_lab::progress::Progress;
+use holdfast_lab::runner::{self, Measured, Options, Part};
+use holdfast_lab::sample::Sample;
+
+fn options() -> Options {
+    Options { observer: vec!["observer".into()], ..Options::default() }
+}
+
+fn run_with(
+    experiment: &Experiment,
+    options: &Options,
+    mut keep: impl FnMut(&Sample),
+) -> (Measured, Vec<Sample>) {
+    let mut samples = Vec::new();
+    let measured = runner::run(
+        experiment,
+        options,
+        &local::boot,
+        &Progress::silent(),
+        &Part::whole(),
+        &mut |sample| {
+            // On a busy machine a window may have to be tried again; these tests are not about that.
+            if sample.problem.as_ref().is_none_or(|p| !p.contains("had to wait too long")) {
+                keep(&sample);
+                samples.push(sample);
+            }
+        },
+    );
+    (measured, samples)
+}
+
+/// Every window of the experiment that has a sample, valid or not.
+fn covered(samples: &[Sample]) -> BTreeSet<(u32, &str, &str)> {
+    samples.iter().map(|s| (s.round, s.contender.as_str(), s.case.as_str())).collect()
+}
+
+#[test]
+fn measures_every_window_of_every_contender() {
+    let experiment = local::experiment("rounds = 2", "rounds = 2");
+    let (measured, samples) = run_with(&experiment, &options(), |_| ());
+    assert!(measured.ended_by.is_none(), "{measured:?}");
+    assert_eq!(measured.notes, [""; 0]);
+    assert_eq!((measured.hosts.len(), measured.guests.len()), (1, 1));
+    assert_eq!(samples.len(), 8);
+    assert_eq!(covered(&samples).len(), 8);
+    let mut last = 0.0;
+    for sample in &samples {
+        assert_eq!(sample.problem, None);
+        assert!(sample.start_s > last);
+        last = sample.start_s;
+        let value = |m| sample.value(m).unwrap_or_else(|| panic!("{m} of {sample:?}"));
+        assert!(value(Metric::Throughput) > 0.0);
+        assert!(value(Metric::WorkPerVmCpuSecond) > 0.0);
+        assert!(value(Metric::VmCpuPercent) > 1.0);
+        let has_hogs = sample.case == "lock";
+        assert_eq!(sample.value(Metric::HogsCpuPercent).is_some(), has_hogs);
+        // The observer sees no VM here, so there are no counts, not counts of zero.
+        assert!(sample.after.as_ref().unwrap().observer.is_some());
+        assert_eq!(sample.value(Metric::Preemptions(holdfast_lab::metric::Class::Holder)), None);
+    }
+}
+
+#[test]
+fn a_contender_that_dies_is_reported_and_the_others_go_on() {
+    let experiment = local::experiment("good-scheduler", "bad-scheduler");
+    let (measured, samples) = run_with(&experiment, &options(), |_| ());
+    assert!(measured.ended_by.is_none(), "{measured:?}");
+    assert_eq!(covered(&samples).len(), 8, "no window is dropped");
+    let (stock, other): (Vec<&Sample>, Vec<&Sample>) =
+        samples.iter().partition(|s| s.contender == "stock");
+    assert!(stock.len() == 4 && stock.iter().all(|s| s.is_valid()));
+    for sample in &other {
+        let problem = sample.problem.as_deref().expect("it cannot count");
+        assert!(
+            problem.contains("exit code 3") && problem.contains("it is broken")
+                || problem.contains("given up"),
+            "{problem}"
+        );
+    }
+    // Two windows were tried twice each; then it was given up.
+    assert_eq!(other.iter().filter(|s| s.attempt == 1).count(), 2);
+    assert_eq!(
+        other.iter().filter(|s| s.problem.as_ref().unwrap().contains("given up")).count(),
+        2
+    );
+}
+
+#[test]
+fn a_contender_may_be_programs_beside_the_kernels_own_scheduler() {
+    let two = "programs = [[\"good-program\", \"1\"], [\"good-program\", \"2\"]]";
+    let experiment = local::experiment("command = [\"good-scheduler\"]", two);
+    let (measured, samples) = run_with(&experiment, &options(), |_| ());
+    assert!(measured.ended_by.is_none(), "{measured:?}");
+    assert_eq!(covered(&samples).len(), 8);
+    assert!(samples.iter().all(|sample| sample.problem.is_none()), "{samples:?}");
+
+    let experiment = local::experiment(
+        "command = [\"good-scheduler\"]",
+        "programs = [[\"good-program\"], [\"bad-program\"]]",
+    );
+    let (_, samples) = run_with(&experiment, &options(), |_| ());
+    let problems = samples.iter().filter_map(|sample| sample.problem.as_deref());
+    let said = "the program beside it ended: exit code 3: ready; it is broken";
+    assert!(problems.clone().any(|problem| problem.contains(said)), "{samples:?}");
+}
+
+#[test]
+fn a_contender_that_is_not_there_is_reported() {
+    let experiment = local::experiment("good-scheduler", "no-scheduler");
+    let (_, samples) = run_with(&experiment, &options(), |_| ());
+    assert_eq!(covered(&samples).len(), 8);
+    let problem = samples.iter().find_map(|s| s.problem.as_deref()).unwrap();
+    assert!(problem.contains("no-scheduler"), "{problem}");
+}
+
+#[test]
+fn a_guest_that_dies_is_started_again() {
+    let experiment = local::experiment("hogs = 1", "hogs = 0");
+    let mut nr_killed = 0;
+    let (measured, samples) = run_with(&experiment, &options(), |sample| {
+        if sample.is_valid() && nr_killed == 0 {
+            nr_killed += 1;
+            let vm = sample.after.as_ref().unwrap().cpu.tasks.iter().find(|t| t.name == sample.vm);
+            // SAFETY: plain system call; the process is one that this test started.
+            unsafe { libc::kill(vm.unwrap().pid, libc::SIGKILL) };
+        }
+    });
+    assert!(measured.ended_by.is_none(), "{measured:?}");
+    assert_eq!(samples.iter().filter(|s| s.is_valid()).count(), 8, "{samples:?}");
+    let failed: Vec<&Sample> = samples.iter().filter(|s| !s.is_valid()).collect();
+    // A busy machine may add some, which are measured again as well.
+    assert!(!failed.is_empty());
+    for failed in failed {
+        let next = |s: &&Sample| s.attempt == failed.attempt + 1;
+        let again = samples.iter().filter(next).find(|s| {
+            (s.round, &s.case, &s.contender) == (failed.round, &failed.case, &failed.contender)
+        });
+        assert!(again.is_some(), "{failed:?} was not measured again");
+    }
+}
+
+#[test]
+fn without_an_observer_everything_else_is_measured() {
+    let experiment = local::experiment("rounds = 2", "rounds = 2");
+    let absent = Options { observer: vec!["no-observer".into()], ..Options::default() };
+    let (measured, samples) = run_with(&experiment, &absent, |_| ());
+    assert!(samples.iter().all(Sample::is_valid));
+    assert!(measured.notes[0].contains("preemptions were not observed"), "{measured:?}");
+    assert_eq!(measured.notes.len(), 1);
+}
+
+#[test]
+fn a_workload_that_ends_is_reported() {
+    let experiment =
+        local::experiment("workload = \"hog\"", "workload = \"hog\"\nargs = [\"--nonsense\"]");
+    let (_, samples) = run_with(&experiment, &options(), |_| ());
+    assert_eq!(covered(&samples).len(), 8);
+    let hog = samples.iter().filter(|s| s.case == "hog");
+    for sample in hog {
+        let problem = sample.problem.as_deref().unwrap();
+        assert!(
+            problem.contains("the workload ended: exit code 2") || problem.contains("given up"),
+            "{problem}"
+        );
+    }
+}
+
+#[test]
+fn what_runs_beside_a_guest_is_measured_and_ends_with_its_case() {
+    let beside = "name = \"lock\"\nworkload = \"lock\"\n\
+                  [[cases.beside]]\non = \"second\"\nworkload = \"hog\"\nthreads = 1";
+    let text = local::TOML
+        .replace("[guests.main]", "[guests.second]\nvcpus = 1\n[guests.main]")
+        .replace("hogs = 1\n", "hogs = 1\nguest = \"main\"\n")
+        .replace("name = \"lock\"\nworkload = \"lock\"", beside)
+        + "[[cases]]\nname = \"program\"\nworkload = \"lock\"\n\
+           [[cases.beside]]\non = \"host\"\nworkload = \"pipes\"\n";
+    let experiment = Experiment::parse(&text, std::path::Path::new("two.toml")).unwrap();
+    let (measured, samples) = run_with(&experiment, &options(), |_| ());
+    assert!(measured.ended_by.is_none(), "{measured:?}");
+    let mut guests: Vec<&str> = measured.guests.iter().map(|g| g.name.as_str()).collect();
+    guests.sort_unstable();
+    assert_eq!(guests, ["main", "second"]);
+    assert_eq!(covered(&samples).len(), 12);
+    for sample in &samples {
+        assert_eq!(sample.problem, None);
+        let expected: &[&str] = match sample.case.as_str() {
+            "lock" => &["guest-second"],
+            "program" => &["beside0"],
+            _ => &[],
+        };
+        assert_eq!(sample.beside, expected, "{}", sample.case);
+        for metric in [
+            Metric::BesideCpuPercent,
+            Metric::BesideShareDeviationPoints,
+            Metric::ShareOverBesidePoints,
+            Metric::BesideThroughput,
+        ] {
+            assert_eq!(sample.value(metric).is_some(), !expected.is_empty(), "{metric}");
+        }
+        let names: BTreeSet<&str> =
+            sample.after.iter().flat_map(|s| &s.cpu.tasks).map(|t| t.name.as_str()).collect();
+        let hogs = usize::from(sample.case != "hog");
+        assert_eq!(names.len(), 1 + expected.len() + hogs, "{names:?}");
+    }
+}
