@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `holdfast lab`.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, Subcommand, ValueEnum};
+use holdfast_lab::campaign::{Campaign, Finished};
+use holdfast_lab::experiment::{Experiment, KernelLine};
+use holdfast_lab::machine::Accel;
+use holdfast_lab::progress::Progress;
+use holdfast_lab::report::{html, terminal};
+use holdfast_lab::result::RunResult;
+use holdfast_lab::runner::{Options, Place};
+use holdfast_lab::stats::Settings;
+use holdfast_lab::{analysis, builtin, fetch, interrupt};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Runs experiments and shows what came of them.
+    ///
+    /// Boots a stock Linux kernel as a KVM host, emulated where this machine has no usable KVM, starts
+    /// unmodified guests in it and measures each case under each contender in short, alternating
+    /// windows. Nothing on this machine is installed or changed. Ctrl-C ends it in order: what was
+    /// measured until then is kept, marked partial. The same command then goes on where it was.
+    Run(RunArgs),
+    /// Shows a result again.
+    Report(ReportArgs),
+    /// Downloads what the lab needs (QEMU and kernels, from Debian), so that later runs need no network.
+    Fetch(FetchArgs),
+    /// Lists experiments.
+    List(ListArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// Experiments to run: TOML files, or by name those of the five sources (s1 to s5), of several VMs
+    /// (vms), or all of these.
+    #[arg(required = true, value_name = "EXPERIMENT")]
+    experiments: Vec<String>,
+
+    /// Fewer and shorter windows, and only the cases that matter most: for a look at the direction, not
+    /// for figures.
+    #[arg(long)]
+    quick: bool,
+
+    /// Begin anew where a run of the same experiments was stopped; else it goes on where it was.
+    #[arg(long)]
+    afresh: bool,
+
+    /// Directory for result.json, report.html and samples.jsonl.
+    ///
+    /// Without it: results/NAME, where NAME is what is run first.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    /// Rounds instead of the experiments' own; fewer than 6 cannot show a significant difference.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1000))]
+    rounds: Option<u32>,
+
+    /// Print the result as JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+
+    /// Fail if the result does not show what the experiments expect.
+    #[arg(long)]
+    check: bool,
+
+    /// Use this machine as the host instead of booting one: schedulers are loaded here, KVM is
+    /// reloaded, guests and hogs run beside whatever else does. Needs root.
+    #[arg(long, conflicts_with = "accel")]
+    here: bool,
+
+    /// What runs the host.
+    #[arg(long, value_enum, default_value_t = AccelArg::Auto)]
+    accel: AccelArg,
+
+    /// Directory with the programs built; that of this program unless given.
+    #[arg(long, value_name = "DIR")]
+    dist: Option<PathBuf>,
+
+    /// Seed of the statistics.
+    #[arg(long, value_name = "N", default_value_t = Settings::default().seed)]
+    seed: u64,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum AccelArg {
+    /// KVM where it can be used, else emulation.
+    Auto,
+    /// Emulation.
+    Tcg,
+    /// KVM.
+    Kvm,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReportArgs {
+    /// A result.json, or the directory it is in.
+    #[arg(value_name = "RESULT")]
+    result: PathBuf,
+
+    /// Write the page with plots here, too.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    /// Fail if the result does not show what the experiments expect.
+    #[arg(long)]
+    check: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FetchArgs {
+    /// Kernels of guests to fetch; the newest, which the host runs, is always among them.
+    #[arg(long, value_name = "LINE", value_delimiter = ',', default_value = "7")]
+    kernels: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// Where to look.
+    #[arg(default_value = "experiments", value_name = "DIR")]
+    dir: PathBuf,
+}
+
+/// Exit code of something this machine cannot do.
+const SKIPPED: u8 = 77;
+
+pub(crate) fn main(command: &Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Run(args) => run(args),
+        Command::Report(args) => report(args),
+        Command::Fetch(args) => fetch_packages(args),
+        Command::List(args) => list(args),
+    }
+}
+
+fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    let named = args.experiments.iter().map(|e| builtin::find(e)).collect::<Result<Vec<_>, _>>()?;
+    let mut experiments = named.concat();
+    if args.quick {
+        experiments = experiments.into_iter().map(Experiment::quick).collect();
+    }
+    let accel = match (args.here, args.accel) {
+        (true, _) => Accel::Here,
+        (_, AccelArg::Auto) => Accel::Auto,
+        (_, AccelArg::Tcg) => Accel::Tcg,
+        (_, AccelArg::Kvm) => Accel::Kvm,
+    };
+    let dist = args.dist.clone().map_or_else(dist_of_this_program, Ok)?;
+    let campaign = Campaign {
+        out: args
+            .out
+            .clone()
+            .unwrap_or_else(|| Path::new("results").join(name(args, &experiments))),
+        afresh: args.afresh,
+        experiments,
+        place: Place { accel, dist },
+        options: Options { rounds: args.rounds, ..Options::default() },
+        statistics: Settings { seed: args.seed, ..Settings::default() },
+        version: env!("CARGO_PKG_VERSION").into(),
+        commit: option_env!("HOLDFAST_COMMIT").map(str::to_owned),
+    };
+    interrupt::install();
+    let finished = match campaign.run(&Progress::stderr()) {
+        Err(e) if e.is_unsupported() => {
+            eprintln!("holdfast: skipped: {:#}", anyhow::Error::from(e));
+            return Ok(ExitCode::from(SKIPPED));
+        }
+        finished => finished?,
+    };
+    show(&finished, args.json)?;
+    let failed = finished.ended_by.is_some() || args.check && !as_expected(&finished.result);
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// What a directory for it is called.
+fn name(args: &RunArgs, experiments: &[Experiment]) -> String {
+    let is_all = args.experiments.iter().any(|e| e == builtin::ALL);
+    let name = if is_all { builtin::ALL } else { &experiments[0].name };
+    if args.quick { format!("{name}-quick") } else { name.into() }
+}
+
+fn show(finished: &Finished, json: bool) -> anyhow::Result<()> {
+    let places = format!(
+        "result: {}\nreport: {}",
+        finished.result_path.display(),
+        finished.report_path.display()
+    );
+    if json {
+        print(&format!("{}\n", serde_json::to_string(&finished.result)?))?;
+        eprintln!("{places}");
+    } else {
+        print(&format!("{}\n{places}\n", terminal::render(&finished.result)))?;
+    }
+    if let Some(error) = &finished.ended_by {
+        eprintln!("holdfast: the run ended early: {error}");
+    }
+    Ok(())
+}
+
+fn as_expected(result: &RunResult) -> bool {
+    result.expectations.iter().all(|verdict| verdict.met)
+}
+
+/// Built programs are beside each other.
+fn dist_of_this_program() -> anyhow::Result<PathBuf> {
+    let exe =
+        std::env::current_exe().context("cannot find this program's directory; give --dist")?;
+    Ok(exe.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf))
+}
+
+fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
+    let stored = RunResult::read(&args.result)?;
+    let verdicts = stored.expectations.clone();
+    // What is shown and checked follows from the windows, not from what was written beside them.
+    let result = analysis::again(stored);
+    if result.expectations != verdicts {
+        eprintln!(
+            "holdfast: the verdicts in {} do not follow from its windows; shown are those that do",
+            args.result.display()
+        );
+    }
+    print(&terminal::render(&result))?;
+    if let Some(path) = &args.html {
+        html::write(&result, path)?;
+        print(&format!("report: {}\n", path.display()))?;
+    }
+    let failed = args.check && !as_expected(&result);
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn fetch_packages(args: &FetchArgs) -> anyhow::Result<ExitCode> {
+    interrupt::install();
+    let lines = args
+        .kernels
+        .iter()
+        .map(|line| line.parse::<KernelLine>())
+        .collect::<Result<Vec<_>, _>>()?;
+    fetch::everything(&lines, &Progress::stderr())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
+    let mut code = ExitCode::SUCCESS;
+    for (path, experiment) in Experiment::list(&args.dir)? {
+        match experiment {
+            Ok(e) => print(&format!("{}\n    {}\n", path.display(), e.summary.trim()))?,
+            // One that is broken does not hide the others.
+            Err(e) => {
+                eprintln!("holdfast: {e}");
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    Ok(code)
+}
+
+/// Writes to standard output; a reader that has seen enough and left is no failure.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.context("cannot write to standard output"),
+    }
+}

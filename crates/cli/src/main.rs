@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Finds, measures and removes lock-holder preemption on KVM hosts.
+//!
+//! Subcommands only: what they do is in the crates they call.
+
+mod doctor;
+mod export;
+mod lab;
+mod preemptions;
+mod record;
+mod replay;
+mod report;
+mod spins;
+mod top;
+mod vms;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use holdfast_observer::ObserverError;
+
+/// Exit code: this machine cannot do it.
+const SKIPPED: u8 = 77;
+
+/// Finds, measures and removes lock-holder preemption on KVM hosts, for unmodified guests.
+///
+/// Exit codes: 0 done, 1 failed, 2 wrong usage, 77 skipped because this machine cannot do it.
+#[derive(Debug, Parser)]
+#[command(version, propagate_version = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Fix: checks whether this host can run scx_holdfast, and whether it would be safe.
+    Doctor(doctor::Args),
+    Export(export::Args),
+    /// Prove: runs experiments on a KVM host in a box, stock scheduler and others side by side.
+    #[command(subcommand)]
+    Lab(lab::Command),
+    /// See: counts preemptions of vCPUs by what the vCPU was doing, under any scheduler.
+    ///
+    /// Needs root (or CAP_BPF and CAP_PERFMON) and a kernel with BTF; guests need nothing. Each line
+    /// printed is a JSON object of schema holdfast.preemptions/1 with counters since the start.
+    Preemptions(preemptions::Args),
+    Record(record::Args),
+    Replay(replay::Args),
+    Report(report::Args),
+    Spins(spins::Args),
+    Top(top::Args),
+    Vms(vms::Args),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Doctor(args) => doctor::main(&args),
+        Command::Export(args) => export::main(&args),
+        Command::Lab(command) => lab::main(&command),
+        Command::Preemptions(args) => preemptions::main(&args),
+        Command::Record(args) => record::main(&args),
+        Command::Replay(args) => replay::main(&args),
+        Command::Report(args) => report::main(&args),
+        Command::Spins(args) => spins::main(&args),
+        Command::Top(args) => top::main(&args),
+        Command::Vms(args) => vms::main(&args),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("holdfast: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+/// Exit code of what the observer did; 77 where this machine cannot do it.
+fn outcome(result: Result<(), ObserverError>) -> anyhow::Result<ExitCode> {
+    match result {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) if error.is_unsupported() => {
+            eprintln!("holdfast: {error}");
+            Ok(ExitCode::from(SKIPPED))
+        }
+        Err(error) => Err(error.into()),
+    }
+}

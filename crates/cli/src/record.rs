@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `holdfast record`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use holdfast_observer::Record;
+
+use crate::outcome;
+use crate::report::seconds;
+
+/// See: records every absence of every vCPU and what the sampling clock finds, to a Parquet file.
+///
+/// `holdfast replay` shows it; DuckDB and Spark read it, too. The file gets its name once it is complete.
+/// Needs what `holdfast report` needs.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// File to write.
+    #[arg(long, short, value_name = "FILE", default_value = "holdfast.parquet")]
+    output: PathBuf,
+
+    /// Seconds to record; until Ctrl-C by default.
+    #[arg(value_parser = seconds)]
+    duration: Option<f64>,
+
+    /// Ticks of the sampling clock per second and CPU; 0 for none.
+    #[arg(long, value_name = "HZ", default_value_t = 199, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    frequency: u32,
+}
+
+pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    let record = Record {
+        path: args.output.clone(),
+        duration: args.duration.map(Duration::from_secs_f64),
+        frequency_hz: args.frequency,
+    };
+    outcome(record.run().map(|done| {
+        println!("{}: {done}", args.output.display());
+    }))
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `holdfast replay`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use holdfast_observer::Replay;
+
+use crate::outcome;
+
+/// See: shows a recording of `holdfast record`: what it comes to, and other forms of it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The recording.
+    file: PathBuf,
+
+    /// Print a JSON object of schema holdfast.report/1.
+    #[arg(long)]
+    json: bool,
+
+    /// Print a line for each vCPU, too.
+    #[arg(long, short = 'v')]
+    vcpus: bool,
+
+    /// Write a trace for ui.perfetto.dev: vCPUs, preempted holders and waiting siblings over time.
+    #[arg(long, value_name = "FILE")]
+    perfetto: Option<PathBuf>,
+
+    /// Write a report that a browser shows: table, worst second, histograms.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    let replay = Replay {
+        path: args.file.clone(),
+        json: args.json,
+        vcpus: args.vcpus,
+        perfetto: args.perfetto.clone(),
+        html: args.html.clone(),
+    };
+    outcome(replay.run())
+}

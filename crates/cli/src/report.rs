@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `holdfast report`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use holdfast_observer::Report;
+
+use crate::outcome;
+
+/// See: reports every so often what VMs lose to preempted lock holders, under any scheduler.
+///
+/// Needs root (or CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE) and a kernel with BTF; guests need nothing.
+///
+/// CPU% and STEAL% are of one CPU. ALL, HOLDER and HEAD are preemptions per second: of vCPUs, of
+/// those that held a lock (LHP), of those next in line for one (LWP); p99 is how long preempted
+/// holders stayed off the CPU. ANY% is the share of the VM's CPU time spent waiting for any lock,
+/// LHP% that spent waiting while a holder or the next in line was preempted. PLE/s are pause-loop
+/// exits. `-` means not known.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Seconds between reports.
+    #[arg(default_value_t = 1.0, value_parser = seconds)]
+    interval: f64,
+
+    /// Number of reports; until Ctrl-C by default.
+    count: Option<u64>,
+
+    /// Print a JSON object of schema holdfast.report/1 on each line.
+    #[arg(long)]
+    json: bool,
+
+    /// Print a line for each vCPU, too.
+    #[arg(long, short = 'v')]
+    vcpus: bool,
+
+    /// Print histograms of how long preempted lock holders stayed off the CPU.
+    #[arg(long, short = 'H')]
+    histogram: bool,
+
+    /// Ticks of the sampling clock per second and CPU; 0 leaves the LOCK WAIT columns empty.
+    #[arg(long, value_name = "HZ", default_value_t = 199, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    frequency: u32,
+}
+
+/// A time that a person can wait for.
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    let fits = (0.01..=86_400.0).contains(&seconds);
+    if fits { Ok(seconds) } else { Err("seconds have to be from 0.01 to 86400".to_owned()) }
+}
+
+pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    let report = Report {
+        interval: Duration::from_secs_f64(args.interval),
+        count: args.count,
+        json: args.json,
+        vcpus: args.vcpus,
+        histogram: args.histogram,
+        frequency_hz: args.frequency,
+    };
+    outcome(report.run())
+}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `holdfast top`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::outcome;
+use crate::report::seconds;
+
+/// See: shows live what VMs lose to preempted lock holders, the VM that loses most first.
+///
+/// Enter looks into a VM, h helps, q quits. Needs what `holdfast report` needs, and a terminal.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Seconds between updates.
+    #[arg(default_value_t = 2.0, value_parser = seconds)]
+    interval: f64,
+
+    /// Ticks of the sampling clock per second and CPU; 0 leaves WAIT% and LHP% empty.
+    #[arg(long, value_name = "HZ", default_value_t = 199, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    frequency: u32,
+}
+
+pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    outcome(holdfast_observer::top(Duration::from_secs_f64(args.interval), args.frequency))
+}

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The command line: what it says and how it exits, without booting anything.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn holdfast(args: &[&str]) -> Output {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    Command::new(env!("CARGO_BIN_EXE_holdfast")).args(args).current_dir(root).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn help_explains_every_subcommand() {
+    for (args, wanted) in [
+        (&["--help"][..], "Exit codes"),
+        (&["lab", "--help"], "report"),
+        (&["lab", "run", "--help"], "Ctrl-C"),
+        (&["lab", "run", "--help"], "s1 to s5"),
+        (&["lab", "run", "--help"], "--afresh"),
+        (&["lab", "report", "--help"], "result.json"),
+        (&["lab", "fetch", "--help"], "Debian"),
+        (&["doctor", "--help"], "holdfast.doctor/1"),
+        (&["preemptions", "--help"], "holdfast.preemptions/1"),
+        (&["report", "--help"], "holdfast.report/1"),
+        (&["spins", "--help"], "second mode"),
+        (&["top", "--help"], "Enter"),
+    ] {
+        let output = holdfast(args);
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        assert!(text(&output.stdout).contains(wanted), "{args:?}: {}", text(&output.stdout));
+    }
+}
+
+#[test]
+fn wrong_usage_is_2() {
+    for args in [
+        &[][..],
+        &["lab", "run"],
+        &["lab", "run", "x.toml", "--rounds", "1"],
+        &["lab", "run", "x.toml", "--here", "--accel", "tcg"],
+        &["preemptions"],
+        &["report", "0"],
+        &["report", "1", "-1"],
+        &["spins", "x"],
+        &["no-such-thing"],
+    ] {
+        assert_eq!(holdfast(args).status.code(), Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn an_experiment_that_is_not_one_is_1_and_names_the_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("bad.toml");
+    let good = std::fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/smoke.toml"),
+    )
+    .unwrap();
+    std::fs::write(&path, good.replacen("workload = \"lock\"", "workload = \"lok\"", 1)).unwrap();
+    let output = holdfast(&["lab", "run", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stderr);
+    assert!(said.contains("cases[0].workload") && said.contains("\"lok\""), "{said}");
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn lists_the_experiments() {
+    let output = holdfast(&["lab", "list"]);
+    assert_eq!(output.status.code(), Some(0));
+    for name in ["experiments/demo.toml", "experiments/aa.toml"] {
+        assert!(text(&output.stdout).contains(name), "{}", text(&output.stdout));
+    }
+}
+
+#[test]
+fn a_result_that_is_not_one_is_1_and_says_why() {
+    let output = holdfast(&["lab", "report", "Cargo.toml"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("holdfast.result/1"), "{}", text(&output.stderr));
+}
+
+/// Loses the right to load programs without losing anything else: capabilities are dropped by an exec
+/// as another user.
+#[test]
+fn without_permission_it_is_1_and_says_what_is_missing() {
+    use std::os::unix::process::CommandExt;
+
+    // SAFETY: has no preconditions.
+    let root = unsafe { libc::geteuid() } == 0;
+    let copy =
+        tempfile::NamedTempFile::with_suffix_in("-holdfast", "/tmp").unwrap().into_temp_path();
+    std::fs::copy(env!("CARGO_BIN_EXE_holdfast"), &copy).unwrap();
+    std::fs::set_permissions(&copy, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    for args in [&["vms"][..], &["report", "1", "1"], &["spins", "1", "1"]] {
+        let mut command = Command::new(&copy);
+        command.args(args);
+        if root {
+            command.uid(65534).gid(65534);
+        }
+        let output = command.output().unwrap();
+        let said = text(&output.stderr);
+        if output.status.code() == Some(77) {
+            assert!(said.contains("BTF") || said.contains("KVM"), "{args:?}: {said}");
+            continue;
+        }
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        assert!(said.contains("CAP_PERFMON") && said.contains("root"), "{args:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
+    }
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `holdfast lab` on files it did not write and outputs it cannot write to, without booting anything.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+fn holdfast(args: &[&str]) -> Output {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    Command::new(env!("CARGO_BIN_EXE_holdfast")).args(args).current_dir(root).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A result that was measured, with a change.
+fn changed_result(dir: &Path, change: impl FnOnce(&mut Value)) -> String {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/tests/data/aa-2026-11-20.json");
+    let mut result: Value = serde_json::from_slice(&std::fs::read(data).unwrap()).unwrap();
+    change(&mut result);
+    let path = dir.join("result.json");
+    std::fs::write(&path, result.to_string()).unwrap();
+    path.to_string_lossy().into_owned()
+}
+
+#[test]
+fn a_result_that_was_edited_is_refused_and_not_drawn() {
+    type Change = fn(&mut Value);
+    let changes: [(Change, &str); 7] = [
+        (|r| r["experiments"][0]["contenders"] = json!([]), "contenders"),
+        (|r| r["experiments"][0]["cases"][0]["guest"] = json!("nobody"), "cases[0].guest"),
+        (|r| r["experiments"][0]["cases"][0]["name"] = json!("other"), "samples[0]"),
+        (|r| r["samples"][3]["metrics"]["vm_cpu_percent"] = json!(1e300), "samples[3].metrics"),
+        (|r| r["samples"][2]["start_s"] = json!(-1e308), "samples[2].start_s"),
+        (|r| r["provenance"]["statistics"]["resamples"] = json!(4_000_000_000u32), "resamples"),
+        (|r| r["experiments"][0]["cases"][0]["name"] = json!("\u{1b}[2J"), "control"),
+    ];
+    for (change, hint) in changes {
+        let dir = tempfile::tempdir().unwrap();
+        let path = changed_result(dir.path(), change);
+        let output = holdfast(&["lab", "report", &path]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{hint}: {said}");
+        assert!(said.contains(hint) && said.contains(&path), "{hint}: {said}");
+        assert!(!said.contains('\u{1b}'), "{said:?}");
+    }
+}
+
+#[test]
+fn verdicts_are_those_of_the_windows_whatever_the_file_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let expect = json!({"case": "lock", "contender": "stock again", "of": "ratio",
+                        "metric": "work_per_vm_cpu_second", "min": 3.0});
+    let path = changed_result(dir.path(), |r| {
+        r["experiments"][0]["expect"] = json!([expect]);
+        let mut verdict = expect.clone();
+        for (key, value) in
+            [("experiment", json!("aa")), ("measured", json!(4.0)), ("met", json!(true))]
+        {
+            verdict[key] = value;
+        }
+        r["expectations"] = json!([verdict]);
+        r["comparisons"].as_array_mut().unwrap().iter_mut().for_each(|c| c["ratio"] = json!(4.0));
+    });
+    let output = holdfast(&["lab", "report", &path, "--check"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).contains("MISSED"), "{}", text(&output.stdout));
+    assert!(text(&output.stderr).contains("do not follow"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_failure_and_a_full_disk_is_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = changed_result(dir.path(), |_| ());
+    let mut report = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+    report.args(["lab", "report", &path]).stderr(Stdio::piped());
+    let mut child = report.stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = report.stdout(full).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("standard output") && said.contains("No space left"), "{said}");
+}
+
+#[test]
+fn the_list_goes_on_after_an_experiment_that_is_broken() {
+    let dir = tempfile::tempdir().unwrap();
+    let good = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/smoke.toml");
+    std::fs::write(dir.path().join("a.toml"), "name = ").unwrap();
+    std::fs::copy(good, dir.path().join("smoke.toml")).unwrap();
+    let output = holdfast(&["lab", "list", dir.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).contains("smoke.toml"), "{output:?}");
+    assert!(text(&output.stderr).contains("a.toml"), "{output:?}");
+}
+
+#[test]
+fn what_went_wrong_is_said_once() {
+    let output = holdfast(&["lab", "run", "no-such.toml"]);
+    let said = text(&output.stderr);
+    assert_eq!(said.matches("No such file").count(), 1, "{said}");
+}
+
+#[test]
+fn a_contender_that_is_no_program_is_noticed_before_anything_is_booted() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("bad.toml");
+    let smoke = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/smoke.toml");
+    let text_of = std::fs::read_to_string(smoke).unwrap();
+    let no_program = dir.path().join("notes");
+    std::fs::write(&no_program, "not a program").unwrap();
+    let no_program = no_program.to_str().unwrap();
+    for (command, hint) in [(no_program, "chmod"), ("scx_no_such_thing", "PATH")] {
+        std::fs::write(&path, text_of.replace("scx_holdfast", command)).unwrap();
+        let out = dir.path().join("out");
+        let args = ["lab", "run", path.to_str().unwrap(), "--out", out.to_str().unwrap()];
+        let output = holdfast(&args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(hint) && said.contains(command), "{said}");
+        assert!(!said.contains("Booting"), "{said}");
+    }
+}
