@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
+# make demo   does the main job: builds Holdfast, boots a KVM host in a box, and shows what the stock
+#             scheduler and scx_holdfast make of an overcommitted host. Results go to results/demo/.
+# make test   runs every test: units, properties, BPF in the lab's kernel, a small lab experiment.
+# make build  builds everything into target/dist/.
+# make check  formatting and lints.
+#
+# On Debian 12 with a Rust toolchain; what else the build needs is installed with apt (as root).
+
+DIST   := target/dist
+STATIC := x86_64-unknown-linux-gnu
+# The agent runs where there is no C library: first program of the lab's host and of its guests.
+AGENT_FLAGS := --config 'target.$(STATIC).rustflags=["-C","target-feature=+crt-static"]'
+
+APT_PACKAGES := clang-19 llvm-19 libclang1-19 libelf-dev zlib1g-dev libc6-dev gcc make pkg-config
+FMT_PACKAGES := clang-format-19
+C_SOURCES = $(shell git ls-files '*.c' '*.h')
+
+.PHONY: all build demo test check fmt deps deps-check fetch clean
+all: build
+
+demo: build
+	@echo "== Measuring: stock, the base scheduler without guest knowledge, and scx_holdfast"
+	$(DIST)/holdfast lab run experiments/demo.toml --out results/demo
+
+# Downloads go on while the compiler is busy.
+build: deps
+	@echo "== Building Holdfast into $(DIST)/"
+	@mkdir -p $(DIST)
+	cargo build --release --locked -p holdfast
+	install -m755 target/release/holdfast $(DIST)/
+	@$(DIST)/holdfast lab fetch & fetch=$$!; \
+	cargo build --release --locked -p scx_holdfast && \
+	cargo build --release --locked -p holdfast-agent --target $(STATIC) $(AGENT_FLAGS) && \
+	$(MAKE) --no-print-directory -C workloads O=$(abspath target/workloads) && \
+	wait $$fetch
+	install -m755 target/release/scx_holdfast target/$(STATIC)/release/holdfast-agent $(DIST)/
+	mkdir -p $(DIST)/workloads && install -m755 target/workloads/workloads/* $(DIST)/workloads/
+
+test: build
+	@echo "== Units, properties, and the lab: BPF in its kernel, guests of three kernels, an experiment"
+	cargo test --release --locked --workspace --no-fail-fast -- --test-threads 1
+	@echo "== A small experiment from end to end"
+	$(DIST)/holdfast lab run experiments/smoke.toml --check --out target/smoke
+	@echo "== Workloads"
+	workloads/test.sh target/workloads/workloads
+
+check: deps-check
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	clang-format-19 --dry-run --Werror $(C_SOURCES)
+
+fmt: deps-check
+	cargo fmt --all
+	clang-format-19 -i $(C_SOURCES)
+
+deps:
+	@scripts/install-packages $(APT_PACKAGES)
+
+deps-check: deps
+	@scripts/install-packages $(FMT_PACKAGES)
+
+clean:
+	cargo clean
