@@ -26,29 +26,39 @@ pub(crate) fn cpu_times(children: &Children, names: &[String]) -> Result<Reply, 
             let message = format!("`{name}` has ended; it has no CPU time any more");
             Failure { message, console: child.tails(std::time::Duration::ZERO) }
         };
-        let pid = child.pid;
-        let threads = fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| dead())?;
         let found = tasks.len();
-        for thread in threads.flatten() {
-            let Ok(tid) = thread.file_name().to_string_lossy().parse::<i32>() else { continue };
-            let at = format!("/proc/{pid}/task/{tid}");
-            // A thread may end between the listing and here.
-            let Ok(stat) = fs::read_to_string(format!("{at}/schedstat")) else { continue };
-            let Ok(comm) = fs::read_to_string(format!("{at}/comm")) else { continue };
-            let mut numbers = stat.split_ascii_whitespace().map(str::parse::<u64>);
-            let (Some(Ok(run_ns)), Some(Ok(wait_ns)), Some(Ok(switches))) =
-                (numbers.next(), numbers.next(), numbers.next())
-            else {
-                return Err(Failure::new(format!("{at}/schedstat reads `{}`", stat.trim())));
-            };
-            let comm = comm.trim_end().to_owned();
-            tasks.push(TaskTime { name: name.clone(), pid, tid, comm, run_ns, wait_ns, switches });
+        let mut processes = vec![child.pid];
+        while let Some(pid) = processes.pop() {
+            let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
+            for thread in threads.flatten() {
+                let Ok(tid) = thread.file_name().to_string_lossy().parse::<i32>() else { continue };
+                // A thread may end between the listing and here.
+                let Some(task) = task_time(name, pid, tid)? else { continue };
+                tasks.push(task);
+                let begun = fs::read_to_string(format!("/proc/{pid}/task/{tid}/children"));
+                let begun = begun.unwrap_or_default();
+                processes.extend(begun.split_ascii_whitespace().flat_map(str::parse::<i32>));
+            }
         }
         if tasks.len() == found {
             return Err(dead());
         }
     }
     Ok(Reply::CpuTimes(CpuTimes { t_ns, tasks }))
+}
+
+fn task_time(name: &str, pid: i32, tid: i32) -> Result<Option<TaskTime>, Failure> {
+    let at = format!("/proc/{pid}/task/{tid}");
+    let Ok(stat) = fs::read_to_string(format!("{at}/schedstat")) else { return Ok(None) };
+    let Ok(comm) = fs::read_to_string(format!("{at}/comm")) else { return Ok(None) };
+    let mut numbers = stat.split_ascii_whitespace().map(str::parse::<u64>);
+    let (Some(Ok(run_ns)), Some(Ok(wait_ns)), Some(Ok(switches))) =
+        (numbers.next(), numbers.next(), numbers.next())
+    else {
+        return Err(Failure::new(format!("{at}/schedstat reads `{}`", stat.trim())));
+    };
+    let (name, comm) = (name.to_owned(), comm.trim_end().to_owned());
+    Ok(Some(TaskTime { name, pid, tid, comm, run_ns, wait_ns, switches }))
 }
 
 /// Layout of `workloads/counters.h`.

@@ -15,7 +15,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuild
 use crate::clock::{self, Clock};
 use crate::error::ObserverError;
 use crate::histogram::Histogram;
-use crate::host::{check_bpf, check_kvm, monotonic_ns, schedstat};
+use crate::host::{check_bpf, check_kvm, monotonic_ns, online_cpus, schedstat};
 use crate::names::vm_name;
 use crate::recording::RecordedVm;
 use crate::sample::{ByClass, Counters, HistogramByClass, Sample, VcpuSample, VmSample};
@@ -88,9 +88,8 @@ impl<'obj> Observer<'obj> {
         if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
             rodata.takes_notes = options.notes;
         }
-        if !options.notes {
-            open.maps.notes.set_max_entries(4096).map_err(bpf("size the maps of"))?;
-        }
+        let notes_len = if options.notes { notes_len(online_cpus().len()) } else { 4096 };
+        open.maps.notes.set_max_entries(notes_len).map_err(bpf("size the maps of"))?;
         let progs = &mut open.progs;
         for program in [&mut progs.on_spin, &mut progs.hypercall, &mut progs.yielded] {
             program.set_autoload(options.kvm_events);
@@ -184,10 +183,11 @@ impl<'obj> Observer<'obj> {
     }
 
     /// The VMs known, by the address of their `struct kvm`, as recordings describe them.
-    pub(crate) fn vms(&self) -> impl Iterator<Item = (u64, RecordedVm)> {
-        self.discovery.vms().iter().map(|(kvm, vm)| {
+    pub(crate) fn vms(&mut self) -> impl Iterator<Item = (u64, RecordedVm)> {
+        let Self { discovery, names, .. } = self;
+        discovery.vms().iter().map(|(kvm, vm)| {
             let (kernel, unreadable) = describe(&vm.state);
-            let name = vm_name(vm.pid);
+            let name = names.entry(vm.pid).or_insert_with(|| vm_name(vm.pid)).clone();
             (*kvm, RecordedVm { pid: vm.pid, name, kernel, unreadable, ended: false })
         })
     }
@@ -262,6 +262,11 @@ impl<'obj> Observer<'obj> {
         }
         Ok(counted)
     }
+}
+
+/// Size of the ring of notes: a power of two, and 2 MiB for each CPU, as far as that is sensible.
+fn notes_len(cpus: usize) -> u32 {
+    (cpus.clamp(1, 256).next_power_of_two() as u32) << 21
 }
 
 /// Name of the guest's kernel, or why it is not known.

@@ -44,6 +44,7 @@ impl Report {
         let options = Options { frequency_hz: self.frequency_hz, ..Options::COUNTERS };
         let mut observer = Observer::attach(&mut discovery, &mut program, options)?;
         stop::on_signals()?;
+        observer.settle()?;
         let mut out = io::stdout().lock();
         let written = |source| ObserverError::Io { action: "write the report", source };
         if !self.json {
@@ -55,7 +56,6 @@ impl Report {
             .and_then(|()| out.flush())
             .map_err(written)?;
         }
-        observer.settle()?;
         let mut before = observer.sample()?;
         let mut due = Instant::now() + self.interval;
         let mut left = self.count.unwrap_or(u64::MAX);

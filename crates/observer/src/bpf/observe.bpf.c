@@ -58,10 +58,10 @@ struct {
 	__type(value, struct hf_vcpu);
 } siblings SEC(".maps");
 
-/* Resized to a page where no notes are taken. */
+/* Sized by user space: a page where no notes are taken. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 22);
+	__uint(max_entries, 4096);
 } notes SEC(".maps");
 
 /* Switches that could not be counted because a map was full, and notes that found no room. */

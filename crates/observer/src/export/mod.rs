@@ -36,6 +36,7 @@ pub fn collect(frequency_hz: u32) -> Result<(), ObserverError> {
     let (mut discovery, mut program) = (Storage::default(), Storage::default());
     let options = Options { frequency_hz, ..Options::COUNTERS };
     let mut observer = Observer::attach(&mut discovery, &mut program, options)?;
+    observer.settle()?;
     let (send, requests) = mpsc::channel();
     std::thread::spawn(move || {
         for line in io::stdin().lock().lines() {

@@ -18,9 +18,9 @@ use crate::observer::{Observer, Options, Storage};
 use crate::skel::types::hf_note;
 use crate::stop;
 
-/// How often notes are taken out of the kernel: it has room for 50 000 of them, and each time takes a
-/// CPU from somebody for a moment.
-const TAKE_INTERVAL: Duration = Duration::from_millis(250);
+/// How often notes are taken out of the kernel: it has room for 29 000 of each CPU, and each time takes
+/// a CPU from somebody for a moment.
+const TAKE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Notes kept until it is known of which VM they are.
 const MAX_HELD_BACK: usize = 100_000;
@@ -124,7 +124,7 @@ impl Record {
 
 impl Observer<'_> {
     /// Adds what is new of VMs, and marks those that have ended.
-    fn describe_vms(&self, known: &mut Vec<RecordedVm>, pids: &mut HashMap<u64, u32>) {
+    fn describe_vms(&mut self, known: &mut Vec<RecordedVm>, pids: &mut HashMap<u64, u32>) {
         for vm in known.iter_mut() {
             vm.ended = true;
         }
