@@ -72,6 +72,9 @@ pub enum Metric {
     ShareDeviationPoints,
     /// Operations per second of the one workload that runs beside the case's own.
     BesideThroughput,
+    /// Work per CPU-second of the VM over that of the one workload that runs beside it: where both are the
+    /// same, a yardstick that is as slow as the machine is at that moment.
+    WorkOverBeside,
     /// CPU time of all that runs beside the VM, hogs apart, in percent of one CPU.
     BesideCpuPercent,
     /// What that got less what was fair, in points (percent of one CPU).
@@ -127,6 +130,7 @@ impl Metric {
             VmFairSharePercent,
             ShareDeviationPoints,
             BesideThroughput,
+            WorkOverBeside,
             BesideCpuPercent,
             BesideShareDeviationPoints,
             ShareOverBesidePoints,
@@ -164,6 +168,9 @@ impl Metric {
             }
             BesideThroughput => {
                 ("beside_throughput_ops_per_second", "throughput beside it, ops/s", Neither)
+            }
+            WorkOverBeside => {
+                ("work_over_beside", "work per CPU-second over that of what runs beside it", Higher)
             }
             BesideCpuPercent => {
                 ("beside_cpu_percent", "CPU of what runs beside it, % of one", Neither)

@@ -147,6 +147,12 @@ impl Sample {
             // Both are rates: the guest's counters and the host's are not read at the same instant.
             if let (Some(ops_per_s), true) = (ops_per_s, vm_cpus > 0.0) {
                 found.insert(Metric::WorkPerVmCpuSecond, ops_per_s / vm_cpus);
+                let of = |metric| found.get(&metric).copied().filter(|value| *value > 0.0);
+                let beside = of(Metric::BesideThroughput).zip(of(Metric::BesideCpuPercent));
+                if let Some((beside_ops_per_s, percent)) = beside {
+                    let yardstick = beside_ops_per_s / (percent / 100.0);
+                    found.insert(Metric::WorkOverBeside, ops_per_s / vm_cpus / yardstick);
+                }
                 if ops_per_s > 0.0 {
                     found.insert(Metric::VmCpuUsPerOp, 1e6 * vm_cpus / ops_per_s);
                 }
