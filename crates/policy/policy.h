@@ -38,6 +38,7 @@ struct hf_guest_facts {
 	u32 queued;	   /* qnodes[0].mcs.count: nesting depth of queued-spinlock slow paths */
 	u32 at_head;	   /* qnodes[0].mcs.locked: non-zero once the predecessor handed over */
 	u32 idle;	   /* non-zero if the running task is the idle task of this CPU */
+	u32 pauses;	   /* non-zero if it has executed PAUSE a moment ago: the host's knowledge */
 };
 
 /* Bits of preempt_count; the inverted need-resched bit (31) says nothing about locks. */
@@ -112,6 +113,9 @@ HF_FN enum hf_class hf_classify(const struct hf_guest_facts *f)
 	if (f->idle && depth)
 		depth--;
 	if (!depth)
+		return HF_FREE;
+	/* Who spins in no queue waits for the owner of a mutex, or for answers, and holds nothing else. */
+	if (!f->queued && depth == 1 && f->pauses)
 		return HF_FREE;
 	/* The slow path runs with preemption off, once; what is beyond that is a lock that is held. */
 	if (!f->queued || depth > 1)

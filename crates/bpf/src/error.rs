@@ -33,7 +33,7 @@ impl DiscoveryError {
     pub(crate) fn bpf(action: &'static str, source: libbpf_rs::Error) -> Self {
         let hint = match source.kind() {
             libbpf_rs::ErrorKind::PermissionDenied => {
-                ": it takes CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE, which root usually has, and a \
+                ": it takes CAP_BPF and CAP_PERFMON, which root usually has, and a \
                  kernel with BTF and fentry"
             }
             _ => "",

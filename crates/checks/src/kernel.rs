@@ -150,7 +150,9 @@ pub(crate) fn jit(host: &Host) -> Check {
 /// Lockdown for confidentiality keeps BPF from reading what discovery has to read.
 pub(crate) fn lockdown(host: &Host) -> Check {
     const NAME: &str = "lockdown";
-    let modes = host.read("/sys/kernel/security/lockdown").unwrap_or_default();
+    let Some(modes) = host.read("/sys/kernel/security/lockdown") else {
+        return Check::ok(NAME, "not known: there is no /sys/kernel/security/lockdown");
+    };
     if modes.contains("[confidentiality]") {
         Check::fail(
             NAME,

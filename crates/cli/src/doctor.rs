@@ -5,7 +5,9 @@ use std::process::ExitCode;
 
 use holdfast_checks::{Host, all};
 
-/// Checks whether this host can run scx_holdfast, and whether it would be safe.
+use crate::print;
+
+/// Fix: checks whether this host can run scx_holdfast, and whether it would be safe.
 ///
 /// Changes nothing. `scx_holdfast` makes the same checks before it loads and refuses where one fails;
 /// `warn` is for what works, but not as it could. Exits with 0 if nothing fails, else with 1.
@@ -19,17 +21,14 @@ pub(crate) struct Args {
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let report = all(&Host::this());
     if args.json {
-        println!("{}", serde_json::to_string(&report)?);
+        print(&format!("{}\n", serde_json::to_string(&report)?))?;
     } else {
-        print!("{report}");
-        println!(
-            "{}",
-            if report.passed() {
-                "scx_holdfast can run here."
-            } else {
-                "scx_holdfast would refuse to run here; -> says what to do."
-            }
-        );
+        let verdict = if report.passed() {
+            "scx_holdfast can run here."
+        } else {
+            "scx_holdfast would refuse to run here; -> says what to do."
+        };
+        print(&format!("{report}{verdict}\n"))?;
     }
     Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

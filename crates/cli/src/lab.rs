@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `holdfast lab`.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -17,6 +16,8 @@ use holdfast_lab::runner::{Options, Place};
 use holdfast_lab::stats::Settings;
 use holdfast_lab::{analysis, builtin, fetch, interrupt};
 
+use crate::print;
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Runs experiments and shows what came of them.
@@ -30,14 +31,14 @@ pub(crate) enum Command {
     Report(ReportArgs),
     /// Downloads what the lab needs (QEMU and kernels, from Debian), so that later runs need no network.
     Fetch(FetchArgs),
-    /// Lists experiments.
+    /// Lists the experiments that come with this program, or those of a directory.
     List(ListArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// Experiments to run: TOML files, or by name those of the five sources (s1 to s5), of several VMs
-    /// (vms), or all of these.
+    /// Experiments to run: TOML files, or names that `holdfast lab list` shows; `all` is those of the five
+    /// sources (s1 to s5) and of several VMs (vms).
     #[arg(required = true, value_name = "EXPERIMENT")]
     experiments: Vec<String>,
 
@@ -120,9 +121,9 @@ pub(crate) struct FetchArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Where to look.
-    #[arg(default_value = "experiments", value_name = "DIR")]
-    dir: PathBuf,
+    /// A directory with experiments of yours.
+    #[arg(value_name = "DIR")]
+    dir: Option<PathBuf>,
 }
 
 /// Exit code of something this machine cannot do.
@@ -244,8 +245,16 @@ fn fetch_packages(args: &FetchArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
+    let Some(dir) = &args.dir else {
+        for name in builtin::names() {
+            for e in builtin::find(name)? {
+                print(&format!("{name}\n    {}\n", e.summary.trim()))?;
+            }
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
     let mut code = ExitCode::SUCCESS;
-    for (path, experiment) in Experiment::list(&args.dir)? {
+    for (path, experiment) in Experiment::list(dir)? {
         match experiment {
             Ok(e) => print(&format!("{}\n    {}\n", path.display(), e.summary.trim()))?,
             // One that is broken does not hide the others.
@@ -256,13 +265,4 @@ fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(code)
-}
-
-/// Writes to standard output; a reader that has seen enough and left is no failure.
-fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.context("cannot write to standard output"),
-    }
 }

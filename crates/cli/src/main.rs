@@ -14,8 +14,10 @@ mod spins;
 mod top;
 mod vms;
 
+use std::io::Write;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 use holdfast_observer::ObserverError;
 
@@ -34,7 +36,6 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Fix: checks whether this host can run scx_holdfast, and whether it would be safe.
     Doctor(doctor::Args),
     Export(export::Args),
     /// Prove: runs experiments on a KVM host in a box, stock scheduler and others side by side.
@@ -70,6 +71,15 @@ fn main() -> ExitCode {
         eprintln!("holdfast: {error:#}");
         ExitCode::FAILURE
     })
+}
+
+/// Writes to standard output; a reader that has seen enough and left is no failure.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.context("cannot write to standard output"),
+    }
 }
 
 /// Exit code of what the observer did; 77 where this machine cannot do it.

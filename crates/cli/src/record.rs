@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use holdfast_observer::Record;
 
-use crate::outcome;
+use crate::{outcome, print};
 use crate::report::seconds;
 
 /// See: records every absence of every vCPU and what the sampling clock finds, to a Parquet file.
@@ -35,7 +35,11 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         duration: args.duration.map(Duration::from_secs_f64),
         frequency_hz: args.frequency,
     };
-    outcome(record.run().map(|done| {
-        println!("{}: {done}", args.output.display());
-    }))
+    match record.run() {
+        Ok(done) => {
+            print(&format!("{}: {done}\n", args.output.display()))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) => outcome(Err(error)),
+    }
 }

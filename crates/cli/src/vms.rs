@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::ensure;
+use crate::print;
 
 /// See: lists the VMs of this host, their vCPUs, and whether their guest kernels can be read.
 ///
@@ -17,20 +17,24 @@ pub(crate) struct Args {
     json: bool,
 
     /// Longest time to wait for vCPUs to run, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 3.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 3.0, value_parser = wait)]
     wait: f64,
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    ensure!((0.0..=3600.0).contains(&args.wait), "--wait takes seconds from 0 to 3600");
     let vms = match holdfast_observer::list_vms(Duration::from_secs_f64(args.wait)) {
         Ok(vms) => vms,
         Err(error) => return crate::outcome(Err(error)),
     };
     if args.json {
-        println!("{}", serde_json::to_string(&vms)?);
+        print(&format!("{}\n", serde_json::to_string(&vms)?))?;
     } else {
-        print!("{vms}");
+        print(&vms.to_string())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn wait(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.0..=3600.0).contains(seconds));
+    seconds.ok_or_else(|| "it takes seconds from 0 to 3600".into())
 }

@@ -8,8 +8,9 @@ use crate::experiment::{Experiment, ExperimentError};
 /// What `all` is.
 pub const ALL: &str = "all";
 
-/// Name and text of each, in the order they are run: those of the five sources, and of several VMs.
-const EXPERIMENTS: [(&str, &str); 6] = [
+/// Name and text of those that `all` is, in the order they are run: of the five sources, and of several
+/// VMs.
+const CAMPAIGN: [(&str, &str); 6] = [
     ("s1", include_str!("../../../experiments/sources/s1.toml")),
     ("s2", include_str!("../../../experiments/sources/s2.toml")),
     ("s3", include_str!("../../../experiments/sources/s3.toml")),
@@ -18,17 +19,39 @@ const EXPERIMENTS: [(&str, &str); 6] = [
     ("vms", include_str!("../../../experiments/vms.toml")),
 ];
 
-/// Their names.
-pub fn names() -> impl Iterator<Item = &'static str> {
-    EXPERIMENTS.iter().map(|(name, _)| *name)
+/// The others.
+const SINGLE: [(&str, &str); 12] = [
+    ("demo", include_str!("../../../experiments/demo.toml")),
+    ("contention", include_str!("../../../experiments/contention.toml")),
+    ("ablation", include_str!("../../../experiments/ablation.toml")),
+    ("overcommit", include_str!("../../../experiments/overcommit.toml")),
+    ("no-overcommit", include_str!("../../../experiments/no-overcommit.toml")),
+    ("others", include_str!("../../../experiments/others.toml")),
+    ("sharing", include_str!("../../../experiments/sharing.toml")),
+    ("bare", include_str!("../../../experiments/bare.toml")),
+    ("overhead", include_str!("../../../experiments/overhead.toml")),
+    ("workloads", include_str!("../../../experiments/workloads.toml")),
+    ("aa", include_str!("../../../experiments/aa.toml")),
+    ("smoke", include_str!("../../../experiments/smoke.toml")),
+];
+
+fn experiments() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+    SINGLE.iter().chain(&CAMPAIGN)
 }
 
-/// The experiments that `what` names: a file, one of [`names`], or all of these. Anything else is
+/// Their names.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    experiments().map(|(name, _)| *name)
+}
+
+/// The experiments that `what` names: a file, one of [`names`], or [`ALL`]. Anything else is
 /// taken for a file.
 pub fn find(what: &str) -> Result<Vec<Experiment>, ExperimentError> {
     let path = Path::new(what);
-    let wanted: Vec<_> =
-        EXPERIMENTS.iter().filter(|(name, _)| what == ALL || what == *name).collect();
+    let wanted: Vec<_> = match what {
+        ALL => CAMPAIGN.iter().collect(),
+        _ => experiments().filter(|(name, _)| what == *name).collect(),
+    };
     if wanted.is_empty() || path.is_file() {
         return Experiment::read(path).map(|e| vec![e]);
     }
@@ -55,7 +78,7 @@ mod tests {
             let found = find(name).unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(found.iter().map(|e| e.name.as_str()).collect::<Vec<_>>(), [name]);
         }
-        assert_eq!(find(ALL).unwrap().len(), EXPERIMENTS.len());
+        assert_eq!(find(ALL).unwrap().len(), CAMPAIGN.len());
         assert!(find("s6").unwrap_err().to_string().contains("s6"));
     }
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 const NEED_RESCHED_INVERTED: u32 = 1 << 31;
 
 fn facts(preempt_count: u32, queued: u32, at_head: u32) -> GuestFacts {
-    GuestFacts { preempt_count, queued, at_head, idle: 0 }
+    GuestFacts { preempt_count, queued, at_head, ..GuestFacts::default() }
 }
 
 #[test]
@@ -63,6 +63,21 @@ fn only_classes_that_siblings_wait_for_are_protected() {
     let protected: Vec<_> =
         VcpuClass::ALL.into_iter().filter(|class| class.is_protected()).collect();
     assert_eq!(protected, [VcpuClass::Holder, VcpuClass::Irq, VcpuClass::Head]);
+}
+
+#[test]
+fn who_spins_outside_of_queues_holds_no_lock() {
+    let spins = |preempt_count, queued| GuestFacts {
+        preempt_count,
+        queued,
+        pauses: 1,
+        ..GuestFacts::default()
+    };
+    assert_eq!(classify(&spins(1, 0)), VcpuClass::Free);
+    // Whoever has preemption off twice, and spins, may hold one lock and want another.
+    assert_eq!(classify(&spins(2, 0)), VcpuClass::Holder);
+    assert_eq!(classify(&spins(1, 1)), VcpuClass::Waiter);
+    assert_eq!(classify(&spins(0x1_0001, 0)), VcpuClass::Irq);
 }
 
 #[test]

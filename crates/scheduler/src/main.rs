@@ -9,7 +9,7 @@ mod ready;
 mod stats;
 mod waker;
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
@@ -411,7 +411,8 @@ fn main() -> ExitCode {
 
 fn run(opts: &Opts) -> Result<()> {
     if opts.version {
-        println!("{SCHEDULER_NAME} {}", build_id::full_version(env!("CARGO_PKG_VERSION")));
+        let version = build_id::full_version(env!("CARGO_PKG_VERSION"));
+        writeln!(std::io::stdout(), "{SCHEDULER_NAME} {version}")?;
         return Ok(());
     }
     if opts.help_stats {

@@ -328,7 +328,9 @@ impl Experiment {
         let mut paths = Vec::new();
         for entry in std::fs::read_dir(dir).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
-            if path.extension().is_some_and(|e| e == "toml") {
+            // Figures that a source published are beside the experiment they are compared with.
+            let is_figures = path.to_string_lossy().ends_with(".published.toml");
+            if path.extension().is_some_and(|e| e == "toml") && !is_figures {
                 paths.push(path);
             }
         }

@@ -128,6 +128,12 @@ static struct hf_vcpu *readable_vcpu_of(struct task_struct *p)
 	return v && v->epoch ? v : NULL;
 }
 
+/* Has the vCPU that runs on this CPU executed PAUSE a moment ago? */
+static bool pauses_now(const struct cpu_ctx *cctx)
+{
+	return scx_bpf_now() - cctx->spinning_at < params.look_ns;
+}
+
 static u32 llc_of(s32 cpu)
 {
 	const volatile u32 *llc = MEMBER_VPTR(cpu_llc, [cpu]);

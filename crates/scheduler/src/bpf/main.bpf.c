@@ -259,7 +259,7 @@ static bool spun_long(struct cpu_ctx *cctx)
 {
 	u64 now = scx_bpf_now();
 
-	if (now - cctx->spinning_at > params.look_ns)
+	if (!pauses_now(cctx))
 		cctx->spinning_since = now;
 	cctx->spinning_at = now;
 	return now - cctx->spinning_since >= params.spin_ns;
@@ -342,6 +342,7 @@ void BPF_STRUCT_OPS(holdfast_running, struct task_struct *p)
 	cctx->curr_charged_at = now;
 	cctx->curr_weight = tctx->weight;
 	cctx->curr_tid = p->pid;
+	cctx->spinning_at = 0;
 	cctx->yield_tid = 0;
 	cctx->preempting = false;
 	cctx->grace_over = false;
@@ -402,7 +403,7 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	v = readable_vcpu_of(p);
 	if (!v)
 		return;
-	tctx->class = hf_read_class(v);
+	tctx->class = hf_read_class_of_spinner(v, pauses_now(cctx));
 	vm = runnable ? vm_ctx_of(v) : NULL;
 	if (!vm)
 		return;
