@@ -38,7 +38,6 @@ struct hf_guest_facts {
 	u32 queued;	   /* qnodes[0].mcs.count: nesting depth of queued-spinlock slow paths */
 	u32 at_head;	   /* qnodes[0].mcs.locked: non-zero once the predecessor handed over */
 	u32 idle;	   /* non-zero if the running task is the idle task of this CPU */
-	u32 pauses;	   /* non-zero if it has executed PAUSE a moment ago: the host's knowledge */
 };
 
 /* Bits of preempt_count; the inverted need-resched bit (31) says nothing about locks. */
@@ -55,7 +54,7 @@ struct hf_params {
 	u32 resume_boost_permille; /* of a slice: how far ahead a preempted holder is queued */
 	u64 spin_ns;		   /* for how long a vCPU may spin before it is taken at its word */
 	u64 look_ns;		   /* how soon a vCPU with preempted siblings is looked at */
-	u64 wakeup_margin_ns;	   /* virtual time a waking task must be behind the running one */
+	u64 wakeup_margin_ns;	   /* how far a waking task must be behind the running one */
 };
 
 /* Why a vCPU keeps the CPU at the end of its turn, or does not. */
@@ -113,9 +112,6 @@ HF_FN enum hf_class hf_classify(const struct hf_guest_facts *f)
 	if (f->idle && depth)
 		depth--;
 	if (!depth)
-		return HF_FREE;
-	/* Who spins in no queue waits for the owner of a mutex, or for answers, and holds nothing else. */
-	if (!f->queued && depth == 1 && f->pauses)
 		return HF_FREE;
 	/* The slow path runs with preemption off, once; what is beyond that is a lock that is held. */
 	if (!f->queued || depth > 1)
@@ -248,6 +244,12 @@ HF_FN bool hf_vtime_before(u64 a, u64 b)
 #define HF_WEIGHT_SCALE 1024
 #define HF_WEIGHT_NICE0 (100 * HF_WEIGHT_SCALE)
 
+/*
+ * However many share a small group, each of them weighs this much: the turn of one that weighs
+ * less would come later than the kernel's watchdog allows.
+ */
+#define HF_WEIGHT_MIN (HF_WEIGHT_SCALE / 8)
+
 HF_FN u64 hf_scale_by_weight(u64 delta_ns, u32 weight)
 {
 	return delta_ns * HF_WEIGHT_NICE0 / (weight ? weight : 1);
@@ -304,13 +306,16 @@ HF_FN u64 hf_advance(u64 vtime_now, u64 vtime, u32 weight, const struct hf_param
  * Where a runnable task is queued. A vCPU that was preempted while siblings wait for it
  * goes ahead of its turn, and so does one that had stopped to wait for a lock and is
  * woken: the lock is its own now. Only the order changes: what it runs is charged in
- * full, and once it is further ahead than the boost it waits like everybody else.
+ * full, and once it is further ahead than the boost it waits like everybody else. The boost
+ * is in CPU time of its own, so that it is worth the same to a small vCPU as to a large one.
  */
-HF_FN u64 hf_queue_key(u64 vtime, enum hf_class class, bool woken, const struct hf_params *prm)
+HF_FN u64 hf_queue_key(u64 vtime, enum hf_class class, bool woken, u32 weight,
+		       const struct hf_params *prm)
 {
 	bool first = woken ? class == HF_WAITER || class == HF_HEAD : hf_is_protected(class);
+	u64 boost_ns = prm->slice_ns * prm->resume_boost_permille / 1000;
 
-	return first ? vtime - prm->slice_ns * prm->resume_boost_permille / 1000 : vtime;
+	return first ? vtime - hf_scale_by_weight(boost_ns, weight) : vtime;
 }
 
 /*
@@ -330,19 +335,23 @@ HF_FN void hf_swap_places(u64 *from_vtime, u64 *to_vtime)
 /*
  * May @from give its CPU to @to although the task with @first_key is next? As far as a
  * preempted holder goes ahead of its turn, and no further: else a VM of vCPUs that hand
- * the CPU to one another would never come to the end of its turn.
+ * the CPU to one another would never come to the end of its turn. @weight is that of @to.
  */
-HF_FN bool hf_may_give(u64 from_vtime, u64 to_vtime, u64 first_key, const struct hf_params *prm)
+HF_FN bool hf_may_give(u64 from_vtime, u64 to_vtime, u64 first_key, u32 weight,
+		       const struct hf_params *prm)
 {
 	u64 place = hf_vtime_before(from_vtime, to_vtime) ? from_vtime : to_vtime;
 
-	return !hf_vtime_before(first_key, hf_queue_key(place, HF_HOLDER, false, prm));
+	return !hf_vtime_before(first_key, hf_queue_key(place, HF_HOLDER, false, weight, prm));
 }
 
-/* May a waking task with this key take the CPU from one whose virtual time is @curr_vtime? */
-HF_FN bool hf_wakeup_preempts(u64 key, u64 curr_vtime, const struct hf_params *prm)
+/*
+ * May a waking task of @weight with this key take the CPU from one whose virtual time is
+ * @curr_vtime?
+ */
+HF_FN bool hf_wakeup_preempts(u64 key, u64 curr_vtime, u32 weight, const struct hf_params *prm)
 {
-	return hf_vtime_before(key + prm->wakeup_margin_ns, curr_vtime);
+	return hf_vtime_before(key + hf_scale_by_weight(prm->wakeup_margin_ns, weight), curr_vtime);
 }
 
 #endif /* __HOLDFAST_POLICY_H */

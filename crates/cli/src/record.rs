@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use holdfast_observer::Record;
 
-use crate::{outcome, print};
 use crate::report::seconds;
+use crate::{outcome, print};
 
 /// See: records every absence of every vCPU and what the sampling clock finds, to a Parquet file.
 ///

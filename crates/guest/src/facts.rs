@@ -66,8 +66,6 @@ impl VcpuFacts {
             queued: self.queued,
             at_head: self.waiting().is_some_and(|node| node.locked).into(),
             idle: (self.idle == Some(true)).into(),
-            // Known to the host alone, which sees it leave the guest.
-            pauses: 0,
         }
     }
 

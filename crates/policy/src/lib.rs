@@ -87,21 +87,21 @@ impl Params {
 
     /// Position in the queue of a runnable task that was `class` when it stopped; `woken` if it had
     /// stopped by itself.
-    pub fn queue_key(&self, vtime: u64, class: VcpuClass, woken: bool) -> u64 {
+    pub fn queue_key(&self, vtime: u64, class: VcpuClass, woken: bool, weight: u32) -> u64 {
         // SAFETY: reads `self` only.
-        unsafe { raw::hf_queue_key(vtime, class, woken, self) }
+        unsafe { raw::hf_queue_key(vtime, class, woken, weight, self) }
     }
 
-    /// May a vCPU give its CPU to another, although the task with `first_key` is next?
-    pub fn may_give(&self, from_vtime: u64, to_vtime: u64, first_key: u64) -> bool {
+    /// May a vCPU give its CPU to another of `weight`, although the task with `first_key` is next?
+    pub fn may_give(&self, from_vtime: u64, to_vtime: u64, first_key: u64, weight: u32) -> bool {
         // SAFETY: reads `self` only.
-        unsafe { raw::hf_may_give(from_vtime, to_vtime, first_key, self) }
+        unsafe { raw::hf_may_give(from_vtime, to_vtime, first_key, weight, self) }
     }
 
-    /// May a waking task take the CPU from a running one?
-    pub fn wakeup_preempts(&self, key: u64, curr_vtime: u64) -> bool {
+    /// May a waking task of `weight` take the CPU from a running one?
+    pub fn wakeup_preempts(&self, key: u64, curr_vtime: u64, weight: u32) -> bool {
         // SAFETY: reads `self` only.
-        unsafe { raw::hf_wakeup_preempts(key, curr_vtime, self) }
+        unsafe { raw::hf_wakeup_preempts(key, curr_vtime, weight, self) }
     }
 }
 

@@ -66,21 +66,6 @@ fn only_classes_that_siblings_wait_for_are_protected() {
 }
 
 #[test]
-fn who_spins_outside_of_queues_holds_no_lock() {
-    let spins = |preempt_count, queued| GuestFacts {
-        preempt_count,
-        queued,
-        pauses: 1,
-        ..GuestFacts::default()
-    };
-    assert_eq!(classify(&spins(1, 0)), VcpuClass::Free);
-    // Whoever has preemption off twice, and spins, may hold one lock and want another.
-    assert_eq!(classify(&spins(2, 0)), VcpuClass::Holder);
-    assert_eq!(classify(&spins(1, 1)), VcpuClass::Waiter);
-    assert_eq!(classify(&spins(0x1_0001, 0)), VcpuClass::Irq);
-}
-
-#[test]
 fn an_idle_vcpu_holds_no_lock() {
     let idle = |preempt_count| GuestFacts { preempt_count, idle: 1, ..GuestFacts::default() };
     assert_eq!(classify(&idle(1)), VcpuClass::Free);

@@ -87,7 +87,7 @@ fn simulate(tasks: &mut [Task], turns: usize, start_vtime: u64) -> u64 {
         task.vtime = charge(task.vtime, ran, task.weight);
         vtime_now = PARAMS.advance(vtime_now, task.vtime, task.weight);
         task.vtime = PARAMS.place(task.vtime, vtime_now, task.weight, task.sleeps_ns > 0);
-        keys[next] = PARAMS.queue_key(task.vtime, task.claims, task.sleeps_ns > 0);
+        keys[next] = PARAMS.queue_key(task.vtime, task.claims, task.sleeps_ns > 0, task.weight);
         task.runnable_since = now + task.sleeps_ns;
     }
     now
@@ -164,13 +164,25 @@ proptest! {
     fn vcpus_that_hand_on_their_cpu_come_to_an_end(step_ns in 1_000u64..1_000_000, start: u64) {
         // Two of a VM give the CPU to one another after each step, while somebody else is next.
         let (mut runs, mut waits, mut ran_ns) = (start, start, 0u64);
-        while PARAMS.may_give(runs, waits, start) {
+        while PARAMS.may_give(runs, waits, start, WEIGHT_NICE0) {
             (waits, runs) = swap_places(charge(runs, step_ns, WEIGHT_NICE0), waits);
             ran_ns += step_ns;
             prop_assert!(ran_ns < 100 * PARAMS.slice_ns, "a turn without end");
         }
         let boost_ns = PARAMS.slice_ns * u64::from(PARAMS.resume_boost_permille) / 1000;
         prop_assert!(ran_ns <= 2 * (boost_ns + step_ns), "{ran_ns} ns");
+    }
+
+    #[test]
+    fn going_first_is_worth_the_same_cpu_time_to_every_weight(weight in 128..100 * WEIGHT_NICE0) {
+        // Of the CPU time that it runs until it is as far as without going first.
+        let start = 1u64 << 60;
+        let ahead = start - PARAMS.queue_key(start, VcpuClass::Holder, false, weight);
+        let boost_ns = PARAMS.slice_ns * u64::from(PARAMS.resume_boost_permille) / 1000;
+        prop_assert!(charge(0, boost_ns, weight).abs_diff(ahead) <= 1, "{ahead}");
+        let behind = start - charge(0, PARAMS.wakeup_margin_ns, weight);
+        prop_assert!(!PARAMS.wakeup_preempts(behind, start, weight));
+        prop_assert!(PARAMS.wakeup_preempts(behind - 1, start, weight));
     }
 
     #[test]

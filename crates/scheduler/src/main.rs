@@ -248,6 +248,12 @@ impl<'a> Scheduler<'a> {
                 rodata.llc_node[index] = cpu.node_id as i32;
             }
         }
+        for llc in topo.all_llcs.values() {
+            let cpus: Vec<usize> = llc.all_cpus.keys().copied().collect();
+            for (cpu, next) in cpus.iter().zip(cpus.iter().cycle().skip(1)) {
+                rodata.llc_ring[*cpu] = *next as u32;
+            }
+        }
 
         if let Some(discovery) = &discovery {
             skel.maps.vcpus.reuse_fd(discovery.vcpus()).context("cannot share the vCPU map")?;

@@ -22,12 +22,11 @@ struct {
  * the VMM's memory. The reads do not fault, so a page that is not there, memory
  * that is encrypted or a thread of somebody else's give HF_UNKNOWN.
  *
- * The common answer, Free, costs one read of four bytes. @pauses: it has executed PAUSE
- * a moment ago.
+ * The common answer, Free, costs one read of four bytes.
  */
-static __always_inline enum hf_class hf_read_class_of_spinner(const struct hf_vcpu *v, bool pauses)
+static __always_inline enum hf_class hf_read_class(const struct hf_vcpu *v)
 {
-	struct hf_guest_facts facts = { .pauses = pauses };
+	struct hf_guest_facts facts = {};
 	struct hf_qnode qnode;
 	u64 task, idle_task;
 
@@ -51,11 +50,6 @@ static __always_inline enum hf_class hf_read_class_of_spinner(const struct hf_vc
 		facts.idle = task == idle_task;
 	}
 	return hf_classify(&facts);
-}
-
-static __always_inline enum hf_class hf_read_class(const struct hf_vcpu *v)
-{
-	return hf_read_class_of_spinner(v, false);
 }
 
 #endif /* __HOLDFAST_VCPU_BPF_H */

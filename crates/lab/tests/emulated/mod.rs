@@ -189,7 +189,8 @@ pub(crate) fn eventually<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> 
 /// else this machine does preempts the CPUs of the emulated one: a test whose host or guest dies, or whose
 /// figures disagree, is begun again, and any other once more. What is wrong is wrong each time.
 pub(crate) fn on_an_emulated_host(test: fn()) {
-    const EXPECTED: [&str; 4] = ["HostEnded", "HostHung", "its QEMU ended", DISAGREE];
+    const EXPECTED: [&str; 5] =
+        ["HostEnded", "HostHung", "its QEMU ended", "its agent did not answer", DISAGREE];
     for attempt in 1.. {
         let Err(panic) = std::panic::catch_unwind(test) else { return };
         let said = panic.downcast_ref::<String>().cloned().unwrap_or_default();

@@ -21,6 +21,8 @@ const volatile bool waiters_enabled = true;
 const volatile u32 nr_cpu_ids = 1;
 const volatile u32 nr_llcs = 1;
 const volatile u32 cpu_llc[HF_MAX_CPUS];
+/* The next CPU of the same LLC, and round again. */
+const volatile u32 llc_ring[HF_MAX_CPUS];
 /* NUMA node of an LLC: a CPU without work helps those of its own node first. */
 const volatile s32 llc_node[HF_MAX_LLCS];
 
@@ -128,17 +130,18 @@ static struct hf_vcpu *readable_vcpu_of(struct task_struct *p)
 	return v && v->epoch ? v : NULL;
 }
 
-/* Has the vCPU that runs on this CPU executed PAUSE a moment ago? */
-static bool pauses_now(const struct cpu_ctx *cctx)
-{
-	return scx_bpf_now() - cctx->spinning_at < params.look_ns;
-}
-
 static u32 llc_of(s32 cpu)
 {
 	const volatile u32 *llc = MEMBER_VPTR(cpu_llc, [cpu]);
 
 	return llc ? *llc : 0;
+}
+
+static s32 next_in_llc(s32 cpu)
+{
+	const volatile u32 *next = MEMBER_VPTR(llc_ring, [cpu]);
+
+	return next ? *next : cpu;
 }
 
 /* The word is shared by all CPUs: written only when it moves. */

@@ -12,12 +12,15 @@
 #define MAX_GROUP_DEPTH 16
 
 struct group {
-	u64 parent;    /* cgroup id; 0: none that counts */
-	u64 total;     /* weights of its active members, tasks and groups */
-	u32 weight;    /* cpu.weight */
-	u32 counted;   /* what it counts in its parent's total; 0 while inactive */
-	u32 nr_active; /* members */
+	u64 parent; /* cgroup id; 0: none that counts */
+	u64 total;  /* weights of its active members, tasks and groups */
+	u64 active; /* how many those are; above ACTIVE_BITS what it counts in its parent's total */
+	u32 weight; /* cpu.weight */
 };
+
+/* Both change in one step: whoever comes first and whoever leaves last must not mix them up. */
+#define ACTIVE_BITS  32
+#define ACTIVE_TRIES 1024
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -36,6 +39,29 @@ static u64 group_of(struct cgroup *cgrp)
 	return cgrp && cgrp->level ? cgrp->kn->id : 0;
 }
 
+/*
+ * A member comes or goes. What the group counts in its parent's total if that begins or ends
+ * with it, else 0.
+ */
+static u32 count_active(struct group *g, bool comes)
+{
+	int i;
+
+	bpf_for (i, 0, ACTIVE_TRIES) {
+		u64 old = READ_ONCE(g->active), new;
+		u32 nr = old, counted = old >> ACTIVE_BITS;
+		bool edge = comes ? !nr : nr == 1;
+
+		nr += comes ? 1 : -1;
+		if (edge && comes)
+			counted = g->weight;
+		new = (u64)(edge && !comes ? 0 : counted) << ACTIVE_BITS | nr;
+		if (__sync_val_compare_and_swap(&g->active, old, new) == old)
+			return edge ? counted : 0;
+	}
+	return 0;
+}
+
 /* A task of weight @weight in group @id starts or stops wanting to run. */
 static void group_count(u64 id, u32 weight, bool active)
 {
@@ -46,18 +72,10 @@ static void group_count(u64 id, u32 weight, bool active)
 
 		if (!g)
 			break;
-		if (active) {
-			__sync_fetch_and_add(&g->total, weight);
-			if (__sync_fetch_and_add(&g->nr_active, 1))
-				break;
-			weight = g->weight;
-			__sync_lock_test_and_set(&g->counted, weight);
-		} else {
-			__sync_fetch_and_add(&g->total, -(u64)weight);
-			if (__sync_fetch_and_add(&g->nr_active, -1) != 1)
-				break;
-			weight = __sync_lock_test_and_set(&g->counted, 0);
-		}
+		__sync_fetch_and_add(&g->total, active ? (u64)weight : -(u64)weight);
+		weight = count_active(g, active);
+		if (!weight)
+			break;
 		id = g->parent;
 	}
 }
@@ -78,7 +96,7 @@ static u32 weight_of(struct task_struct *p, const struct task_ctx *tctx)
 		weight = hf_weight_in_group(weight, g->weight, g->total);
 		id = g->parent;
 	}
-	return weight;
+	return weight < HF_WEIGHT_MIN ? HF_WEIGHT_MIN : weight;
 }
 
 void BPF_STRUCT_OPS(holdfast_runnable, struct task_struct *p, u64 enq_flags)
@@ -150,15 +168,23 @@ void BPF_STRUCT_OPS(holdfast_cgroup_set_weight, struct cgroup *cgrp, u32 weight)
 {
 	u64 id = group_of(cgrp);
 	struct group *g = bpf_map_lookup_elem(&groups, &id), *parent;
-	u32 counted;
+	u64 old, new;
+	u32 counted = weight;
+	int i;
 
 	if (!g)
 		return;
-	g->weight = weight;
-	counted = READ_ONCE(g->counted);
-	/* If it becomes active or inactive just now, that counts the right weight. */
-	if (!counted || __sync_val_compare_and_swap(&g->counted, counted, weight) != counted)
-		return;
+	WRITE_ONCE(g->weight, weight);
+	bpf_for (i, 0, ACTIVE_TRIES) {
+		old = READ_ONCE(g->active);
+		counted = old >> ACTIVE_BITS;
+		/* If it becomes active just now, that counts the new weight. */
+		if (!counted)
+			return;
+		new = (u64)weight << ACTIVE_BITS | (u32)old;
+		if (__sync_val_compare_and_swap(&g->active, old, new) == old)
+			break;
+	}
 	id = g->parent;
 	parent = bpf_map_lookup_elem(&groups, &id);
 	if (parent)

@@ -47,10 +47,16 @@ s32 BPF_STRUCT_OPS(holdfast_select_cpu, struct task_struct *p, s32 prev_cpu, u64
 {
 	bool is_idle = false;
 	s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
+	struct task_ctx *tctx;
 
+	if (!is_idle)
+		return cpu;
 	/* An idle CPU needs no queue, and so no lock that others want. */
-	if (is_idle)
-		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, params.slice_ns, 0);
+	tctx = task_ctx_of(p);
+	if (tctx)
+		tctx->vtime =
+			hf_place(tctx->vtime, READ_ONCE(vtime_now), tctx->weight, true, &params);
+	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, params.slice_ns, 0);
 	return cpu;
 }
 
@@ -59,32 +65,34 @@ s32 BPF_STRUCT_OPS(holdfast_select_cpu, struct task_struct *p, s32 prev_cpu, u64
  * furthest ahead of its share, its own CPU first. What is taken is only the turn:
  * a holder there still gets its grace in dispatch().
  */
-static void wakeup_preempt(struct task_struct *p, u64 key)
+static void wakeup_preempt(struct task_struct *p, u64 key, u32 weight)
 {
-	s32 cpu = scx_bpf_task_cpu(p), victim = -1;
+	s32 first = scx_bpf_task_cpu(p), cpu = first, victim = -1;
 	u64 victim_vtime = 0, now = scx_bpf_now();
-	u32 llc = llc_of(cpu), i;
+	u32 i;
 
-	bpf_for (i, 0, nr_cpu_ids < WAKEUP_SCAN_CPUS ? nr_cpu_ids : WAKEUP_SCAN_CPUS) {
+	bpf_for (i, 0, WAKEUP_SCAN_CPUS) {
 		struct cpu_ctx *cctx;
 		u64 vtime;
 
-		if (cpu >= nr_cpu_ids)
-			cpu = 0;
 		cctx = cpu_ctx_of(cpu);
-		if (cctx && cctx->curr_tid && !cctx->preempting && llc_of(cpu) == llc &&
+		if (cctx && cctx->curr_tid && !cctx->preempting &&
 		    bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
-			vtime = hf_charge(cctx->curr_vtime, now - cctx->curr_charged_at,
+			/* Clocks are cached: that CPU's may be ahead of this one's. */
+			vtime = hf_charge(cctx->curr_vtime,
+					  time_delta(now, READ_ONCE(cctx->curr_charged_at)),
 					  cctx->curr_weight);
 			if (victim < 0 || hf_vtime_before(victim_vtime, vtime)) {
 				victim = cpu;
 				victim_vtime = vtime;
 			}
 		}
-		cpu++;
+		cpu = next_in_llc(cpu);
+		if (cpu == first)
+			break;
 	}
 
-	if (victim >= 0 && hf_wakeup_preempts(key, victim_vtime, &params)) {
+	if (victim >= 0 && hf_wakeup_preempts(key, victim_vtime, weight, &params)) {
 		struct cpu_ctx *cctx = cpu_ctx_of(victim);
 
 		if (cctx)
@@ -139,7 +147,7 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 
 	tctx->vtime = hf_place(tctx->vtime, READ_ONCE(vtime_now), tctx->weight, woken, &params);
 	key = hf_queue_key(tctx->vtime, resume_first_enabled ? tctx->class : HF_UNKNOWN, woken,
-			   &params);
+			   tctx->weight, &params);
 	if (key != tctx->vtime)
 		count_resumed_first(p);
 
@@ -152,7 +160,7 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	if (cpu >= 0)
 		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 	else if (woken)
-		wakeup_preempt(p, key);
+		wakeup_preempt(p, key, tctx->weight);
 }
 
 void BPF_STRUCT_OPS(holdfast_dequeue, struct task_struct *p, u64 deq_flags)
@@ -177,7 +185,7 @@ static bool give_cpu(struct task_ctx *from, u32 tid, s32 cpu, bool others, u64 f
 		return false;
 	to = task_ctx_of(p);
 	if (to && to->queued &&
-	    (!others || hf_may_give(from->vtime, to->vtime, first_key, &params))) {
+	    (!others || hf_may_give(from->vtime, to->vtime, first_key, to->weight, &params))) {
 		done = pull(p, to->queue, cpu);
 		if (done)
 			hf_swap_places(&from->vtime, &to->vtime);
@@ -191,6 +199,9 @@ static void next_turn(struct task_struct *p, struct task_ctx *tctx, struct cpu_c
 	cctx->preempting = false;
 	cctx->grace_over = false;
 	stop_looking(cctx, tctx);
+	/* Others of its group may have come or gone. */
+	tctx->weight = weight_of(p, tctx);
+	cctx->curr_weight = tctx->weight;
 	scx_bpf_task_set_slice(p, params.slice_ns);
 }
 
@@ -201,7 +212,6 @@ static bool end_turn(struct task_struct *prev, struct task_ctx *tctx, struct cpu
 	u32 yield_tid = cctx->yield_tid;
 	struct hf_vcpu *v;
 
-	charge(tctx, cctx, scx_bpf_now());
 	if (!yield_tid) {
 		if (!others || !hf_vtime_before(key, tctx->vtime)) {
 			stat_add(HF_STAT_KEPT, 1);
@@ -236,8 +246,10 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (prev && (prev->scx.flags & SCX_TASK_QUEUED))
 		tctx = task_ctx_of(prev);
+	if (tctx)
+		charge(tctx, cctx, scx_bpf_now());
 
-	others = next_queue(cpu, cctx, llc, &queue, &key);
+	others = next_queue(cpu, cctx, llc, tctx, &queue, &key);
 	if (tctx && end_turn(prev, tctx, cctx, cpu, others, key))
 		return;
 	if (others && scx_bpf_dsq_move_to_local(queue, 0))
@@ -259,7 +271,7 @@ static bool spun_long(struct cpu_ctx *cctx)
 {
 	u64 now = scx_bpf_now();
 
-	if (!pauses_now(cctx))
+	if (now - cctx->spinning_at > params.look_ns)
 		cctx->spinning_since = now;
 	cctx->spinning_at = now;
 	return now - cctx->spinning_since >= params.spin_ns;
@@ -338,6 +350,8 @@ void BPF_STRUCT_OPS(holdfast_running, struct task_struct *p)
 	tctx->class = HF_UNKNOWN;
 	tctx->charged_at = now;
 	tctx->weight = weight_of(p, tctx);
+	/* The kernel runs some tasks without asking where to queue them. */
+	tctx->vtime = hf_place(tctx->vtime, READ_ONCE(vtime_now), tctx->weight, false, &params);
 	cctx->curr_vtime = tctx->vtime;
 	cctx->curr_charged_at = now;
 	cctx->curr_weight = tctx->weight;
@@ -356,17 +370,18 @@ void BPF_STRUCT_OPS(holdfast_tick, struct task_struct *p)
 {
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
+	u64 vtime, queue, key;
 	struct hf_vcpu *v;
 
 	if (!cctx)
 		return;
 	/* Keeps the host's virtual time moving while tasks run alone for long. */
-	advance_vtime_now(hf_charge(cctx->curr_vtime, scx_bpf_now() - cctx->curr_charged_at,
-				    cctx->curr_weight),
+	vtime = hf_charge(cctx->curr_vtime, scx_bpf_now() - cctx->curr_charged_at,
 			  cctx->curr_weight);
+	advance_vtime_now(vtime, cctx->curr_weight);
 	/* With nobody waiting the turn just goes on, and the guest is not left for a decision. */
 	if (!scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) && !scx_bpf_dsq_nr_queued(llc_of(cpu)) &&
-	    !cctx->has_pinned) {
+	    !cctx->has_pinned && !far_behind(llc_of(cpu), vtime, cctx->curr_weight, &queue, &key)) {
 		scx_bpf_task_set_slice(p, params.slice_ns);
 		return;
 	}
@@ -403,7 +418,7 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	v = readable_vcpu_of(p);
 	if (!v)
 		return;
-	tctx->class = hf_read_class_of_spinner(v, pauses_now(cctx));
+	tctx->class = hf_read_class(v);
 	vm = runnable ? vm_ctx_of(v) : NULL;
 	if (!vm)
 		return;
@@ -492,5 +507,5 @@ SCX_OPS_DEFINE(holdfast_ops, .select_cpu = (void *)holdfast_select_cpu,
 	       .cgroup_exit = (void *)holdfast_cgroup_exit,
 	       .cgroup_move = (void *)holdfast_cgroup_move,
 	       .cgroup_set_weight = (void *)holdfast_cgroup_set_weight,
-	       .init = (void *)holdfast_init, .exit = (void *)holdfast_exit, .timeout_ms = 10000,
+	       .init = (void *)holdfast_init, .exit = (void *)holdfast_exit, .timeout_ms = 30000,
 	       .name = "holdfast");

@@ -27,12 +27,15 @@ static bool pull(struct task_struct *p, u64 queue, s32 cpu)
 	bool done = false;
 	u32 nr = 0;
 
-	if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr) || is_migration_disabled(p))
-		return false;
 	bpf_rcu_read_lock();
 	bpf_for_each (scx_dsq, q, queue, 0) {
 		if (q->pid == p->pid) {
-			done = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, q, SCX_DSQ_LOCAL, 0);
+			/*
+			 * Looked at after the walk has begun: whoever changes it from here on takes
+			 * the task out of the queue, and then it is not moved.
+			 */
+			if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr) && !is_migration_disabled(p))
+				done = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, q, SCX_DSQ_LOCAL, 0);
 			break;
 		}
 		if (++nr >= YIELD_SCAN_TASKS)
@@ -59,13 +62,35 @@ static bool first_in(u64 queue, u64 *key)
 }
 
 /*
- * Which queue this CPU serves next: its LLC's, its own if one that may run only here is
- * further behind, or that of an LLC that has fallen far behind. False if both its own are empty.
+ * Has another LLC fallen far behind somebody here, who is at @vtime and weighs @weight? One is
+ * looked at, a different one each time. Its queue, and who is first in it.
  */
-static bool next_queue(s32 cpu, struct cpu_ctx *cctx, u32 llc, u64 *queue, u64 *key)
+static bool far_behind(u32 llc, u64 vtime, u32 weight, u64 *queue, u64 *key)
 {
-	u64 other_key, lag = params.slice_ns * LLC_LAG_SLICES;
+	u64 lag = hf_scale_by_weight(params.slice_ns * LLC_LAG_SLICES, weight), other_key;
+	u32 other;
+
+	if (nr_llcs <= 1)
+		return false;
+	other = bpf_get_prandom_u32() % nr_llcs;
+	if (other == llc || !first_in(other, &other_key) ||
+	    !hf_vtime_before(other_key + lag, vtime))
+		return false;
+	*queue = other;
+	*key = other_key;
+	return true;
+}
+
+/*
+ * Which queue this CPU serves next: its LLC's, its own if one that may run only here is
+ * further behind, or that of an LLC that has fallen far behind these and @prev, who would
+ * run on. False if there is none.
+ */
+static bool next_queue(s32 cpu, struct cpu_ctx *cctx, u32 llc, const struct task_ctx *prev,
+		       u64 *queue, u64 *key)
+{
 	bool found = first_in(llc, key);
+	u64 other_key, vtime;
 
 	*queue = llc;
 	if (cctx->has_pinned) {
@@ -77,16 +102,10 @@ static bool next_queue(s32 cpu, struct cpu_ctx *cctx, u32 llc, u64 *queue, u64 *
 			found = true;
 		}
 	}
-	if (nr_llcs > 1 && found) {
-		u32 other = bpf_get_prandom_u32() % nr_llcs;
-
-		if (other != llc && first_in(other, &other_key) &&
-		    hf_vtime_before(other_key + lag, *key)) {
-			*queue = other;
-			*key = other_key;
-		}
-	}
-	return found;
+	if (!found && !prev)
+		return false;
+	vtime = !found || (prev && hf_vtime_before(prev->vtime, *key)) ? prev->vtime : *key;
+	return far_behind(llc, vtime, prev ? prev->weight : HF_WEIGHT_NICE0, queue, key) || found;
 }
 
 /* Nothing near: help another LLC rather than idle, one of the same NUMA node first. */
