@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `holdfast lab`.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -16,7 +17,7 @@ use holdfast_lab::runner::{Options, Place};
 use holdfast_lab::stats::Settings;
 use holdfast_lab::{analysis, builtin, fetch, interrupt};
 
-use crate::print;
+use crate::{SKIPPED, print};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -125,9 +126,6 @@ pub(crate) struct ListArgs {
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
 }
-
-/// Exit code of something this machine cannot do.
-const SKIPPED: u8 = 77;
 
 pub(crate) fn main(command: &Command) -> anyhow::Result<ExitCode> {
     match command {
@@ -248,7 +246,7 @@ fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
     let Some(dir) = &args.dir else {
         for name in builtin::names() {
             for e in builtin::find(name)? {
-                print(&format!("{name}\n    {}\n", e.summary.trim()))?;
+                print_listed(name, &e)?;
             }
         }
         return Ok(ExitCode::SUCCESS);
@@ -256,7 +254,7 @@ fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for (path, experiment) in Experiment::list(dir)? {
         match experiment {
-            Ok(e) => print(&format!("{}\n    {}\n", path.display(), e.summary.trim()))?,
+            Ok(e) => print_listed(path.display(), &e)?,
             // One that is broken does not hide the others.
             Err(e) => {
                 eprintln!("holdfast: {e}");
@@ -265,4 +263,8 @@ fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(code)
+}
+
+fn print_listed(name: impl Display, experiment: &Experiment) -> anyhow::Result<()> {
+    print(&format!("{name}\n    {}\n", experiment.summary.trim()))
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `holdfast report`.
 
+use std::ops::RangeInclusive;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -45,9 +46,14 @@ pub(crate) struct Args {
 
 /// A time that a person can wait for.
 pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+    seconds_within(0.01..=86_400.0, text)
+}
+
+pub(crate) fn seconds_within(range: RangeInclusive<f64>, text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
-    let fits = (0.01..=86_400.0).contains(&seconds);
-    if fits { Ok(seconds) } else { Err("seconds have to be from 0.01 to 86400".to_owned()) }
+    let fits = range.contains(&seconds);
+    let (least, most) = range.into_inner();
+    if fits { Ok(seconds) } else { Err(format!("seconds have to be from {least} to {most}")) }
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::print;
+use crate::report::seconds_within;
 
 /// See: lists the VMs of this host, their vCPUs, and whether their guest kernels can be read.
 ///
@@ -35,6 +36,5 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn wait(text: &str) -> Result<f64, String> {
-    let seconds = text.parse().ok().filter(|seconds| (0.0..=3600.0).contains(seconds));
-    seconds.ok_or_else(|| "it takes seconds from 0 to 3600".into())
+    seconds_within(0.0..=3600.0, text)
 }

@@ -7,18 +7,8 @@
 
 use std::{collections::BTreeMap, env, fs};
 
-const KEEP: [&str; 10] = [
-    "steal_time",
-    "pcpu_hot",
-    "__preempt_count",
-    "cpu_number",
-    "current_task",
-    "idle_threads",
-    "this_cpu_off",
-    "qnodes",
-    "call_single_queue",
-    "hrtimer_bases",
-];
+use holdfast_guest::layout::PER_CPU_VARIABLES;
+
 const PTR: u32 = 2;
 const STRUCT: u32 = 4;
 const UNION: u32 = 5;
@@ -135,7 +125,7 @@ fn main() {
         for (index, entry) in words[3..].chunks_exact(3).enumerate() {
             let var = &source.types[entry[0] as usize];
             assert_eq!(kind(var), VAR);
-            if KEEP.contains(&source.string(var[0])) {
+            if PER_CPU_VARIABLES.contains(&source.string(var[0])) {
                 source.keep(entry[0], &mut kept);
             } else if index % 12 == 0 {
                 let mut bare = var.clone();

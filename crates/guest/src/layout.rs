@@ -205,7 +205,7 @@ struct PerCpu<'a> {
 }
 
 /// Every per-CPU variable that is asked for by name.
-const WANTED: [&str; 10] = [
+pub const PER_CPU_VARIABLES: [&str; 10] = [
     "steal_time",
     "pcpu_hot",
     "__preempt_count",
@@ -227,7 +227,7 @@ impl<'a> PerCpu<'a> {
         if area_len > AREA_MAX {
             return Err(LayoutError::Odd(".data..percpu"));
         }
-        let wanted = |name: &[u8]| WANTED.iter().any(|wanted| wanted.as_bytes() == name);
+        let wanted = |name: &[u8]| PER_CPU_VARIABLES.iter().any(|wanted| wanted.as_bytes() == name);
         let mut vars: Vec<_> = btf.vars(section).filter(|(name, _)| wanted(name)).collect();
         vars.shrink_to_fit();
         Ok(Self { btf, area_len, vars })

@@ -90,7 +90,7 @@ pub enum Request {
         /// Name, with `-` or `_`.
         name: String,
     },
-    /// CPU time of all threads of children.
+    /// CPU time of all threads of children, and of the processes they have begun.
     CpuTimes {
         /// Children asked about.
         names: Vec<String>,

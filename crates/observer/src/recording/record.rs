@@ -100,14 +100,14 @@ impl Record {
             observer.describe_vms(&mut about.vms, &mut vms);
             all += taken.len() as u64;
             // Where many VMs begin at once, what a vCPU does may be known before whose it is.
-            let (known, unknown) = held_back
-                .into_iter()
-                .chain(taken)
-                .partition::<Vec<_>, _>(|raw| vms.contains_key(&raw.kvm));
-            held_back = unknown;
+            let mut notes = Vec::new();
+            for raw in std::mem::take(&mut held_back).into_iter().chain(taken) {
+                match vms.get(&raw.kvm) {
+                    Some(&pid) => notes.extend(convert(&raw, pid, to_unix_ns)),
+                    None => held_back.push(raw),
+                }
+            }
             held_back.truncate(MAX_HELD_BACK);
-            let notes: Vec<Note> =
-                known.iter().filter_map(|raw| convert(raw, &vms, to_unix_ns)).collect();
             events += notes.len() as u64;
             writer.add(&notes, &about)?;
             if ends {
@@ -138,7 +138,7 @@ impl Observer<'_> {
     }
 }
 
-fn convert(raw: &hf_note, vms: &HashMap<u64, u32>, to_unix_ns: i64) -> Option<Note> {
+fn convert(raw: &hf_note, vm: u32, to_unix_ns: i64) -> Option<Note> {
     // enum hf_note_kind and enum hf_absence
     let event = match (raw.kind, raw.what) {
         (1, 1) => Event::Preempted,
@@ -153,7 +153,7 @@ fn convert(raw: &hf_note, vms: &HashMap<u64, u32>, to_unix_ns: i64) -> Option<No
         begin_ns: if event.is_absence() { raw.begin_ns as i64 + to_unix_ns } else { end_ns },
         end_ns,
         event,
-        vm: *vms.get(&raw.kvm)?,
+        vm,
         tid: raw.tid,
         vcpu: raw.vcpu_id,
         class: *VcpuClass::ALL.get(raw.class as usize)?,

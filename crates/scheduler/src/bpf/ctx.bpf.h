@@ -153,6 +153,12 @@ static void advance_vtime_now(u64 vtime, u32 weight)
 		WRITE_ONCE(vtime_now, advanced);
 }
 
+/* Gives a task that becomes runnable, or runs, its place; @slept: it did not want to run. */
+static void place(struct task_ctx *tctx, bool slept)
+{
+	tctx->vtime = hf_place(tctx->vtime, READ_ONCE(vtime_now), tctx->weight, slept, &params);
+}
+
 /* Charges a running task for the time since it was last charged. */
 static void charge(struct task_ctx *tctx, struct cpu_ctx *cctx, u64 now)
 {

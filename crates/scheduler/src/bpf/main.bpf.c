@@ -54,8 +54,7 @@ s32 BPF_STRUCT_OPS(holdfast_select_cpu, struct task_struct *p, s32 prev_cpu, u64
 	/* An idle CPU needs no queue, and so no lock that others want. */
 	tctx = task_ctx_of(p);
 	if (tctx)
-		tctx->vtime =
-			hf_place(tctx->vtime, READ_ONCE(vtime_now), tctx->weight, true, &params);
+		place(tctx, true);
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, params.slice_ns, 0);
 	return cpu;
 }
@@ -145,7 +144,7 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 
-	tctx->vtime = hf_place(tctx->vtime, READ_ONCE(vtime_now), tctx->weight, woken, &params);
+	place(tctx, woken);
 	key = hf_queue_key(tctx->vtime, resume_first_enabled ? tctx->class : HF_UNKNOWN, woken,
 			   tctx->weight, &params);
 	if (key != tctx->vtime)
@@ -351,7 +350,7 @@ void BPF_STRUCT_OPS(holdfast_running, struct task_struct *p)
 	tctx->charged_at = now;
 	tctx->weight = weight_of(p, tctx);
 	/* The kernel runs some tasks without asking where to queue them. */
-	tctx->vtime = hf_place(tctx->vtime, READ_ONCE(vtime_now), tctx->weight, false, &params);
+	place(tctx, false);
 	cctx->curr_vtime = tctx->vtime;
 	cctx->curr_charged_at = now;
 	cctx->curr_weight = tctx->weight;
