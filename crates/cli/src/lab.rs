@@ -48,6 +48,10 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     quick: bool,
 
+    /// Measure this case and no others; may be given more than once.
+    #[arg(long = "case", value_name = "NAME")]
+    cases: Vec<String>,
+
     /// Begin anew where a run of the same experiments was stopped; else it goes on where it was.
     #[arg(long)]
     afresh: bool,
@@ -142,6 +146,9 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     if args.quick {
         experiments = experiments.into_iter().map(Experiment::quick).collect();
     }
+    if !args.cases.is_empty() {
+        experiments = only(experiments, &args.cases)?;
+    }
     let accel = match (args.here, args.accel) {
         (true, _) => Accel::Here,
         (_, AccelArg::Auto) => Accel::Auto,
@@ -173,6 +180,17 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     show(&finished, args.json)?;
     let failed = finished.ended_by.is_some() || args.check && !as_expected(&finished.result);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// The experiments that have some of `cases`, with those alone.
+fn only(experiments: Vec<Experiment>, cases: &[String]) -> anyhow::Result<Vec<Experiment>> {
+    let names: Vec<_> = experiments.iter().flat_map(|e| &e.cases).map(|c| &c.name).collect();
+    if let Some(unknown) = cases.iter().find(|case| !names.contains(case)) {
+        let known = names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" ");
+        anyhow::bail!("there is no case `{unknown}`; there are {known}");
+    }
+    let experiments = experiments.into_iter().map(|e| e.only(cases));
+    Ok(experiments.filter(|e| !e.cases.is_empty()).collect())
 }
 
 /// What a directory for it is called.

@@ -92,6 +92,16 @@ mod tests {
     }
 
     #[test]
+    fn one_of_few_cases_expects_something_of_those_alone() {
+        let [contention] = &find("contention").unwrap()[..] else { panic!("not one") };
+        let few = contention.clone().only(&["lock".into(), "tlb".into()]);
+        assert_eq!(few.cases.len(), 2);
+        assert!(!few.expect.is_empty() && few.expect.len() < contention.expect.len());
+        assert!(few.problems().is_empty(), "{:?}", few.problems());
+        assert!(contention.clone().only(&["none".into()]).cases.is_empty());
+    }
+
+    #[test]
     fn a_quick_experiment_is_sound() {
         for e in find(ALL).unwrap() {
             let quick = e.clone().quick();

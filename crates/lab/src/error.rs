@@ -63,6 +63,9 @@ pub enum Error {
         /// Last lines.
         console: String,
     },
+    /// What ran in an emulated host failed, which may be the emulation's doing.
+    #[error("a window was lost: {0}")]
+    Doubtful(String),
     /// The agent in the host or in a guest could not do what it was asked for.
     #[error(transparent)]
     Refused(#[from] holdfast_agent::protocol::Failure),

@@ -418,9 +418,21 @@ impl Experiment {
         if self.cases.iter().any(|case| !case.slow) {
             self.cases.retain(|case| !case.slow);
         }
+        self.forget_expectations_of_others();
+        self
+    }
+
+    /// Only these of its cases; none is left if it has none of them.
+    pub fn only(mut self, cases: &[String]) -> Experiment {
+        self.cases.retain(|case| cases.contains(&case.name));
+        self.forget_expectations_of_others();
+        self
+    }
+
+    /// What is expected of cases that are not measured.
+    fn forget_expectations_of_others(&mut self) {
         let cases = &self.cases;
         self.expect.retain(|e| cases.iter().any(|case| case.name == e.case));
-        self
     }
 
     /// Length of a window of `case`, ms.

@@ -51,6 +51,9 @@ pub trait Host {
     fn facts(&self) -> HostFacts;
 }
 
+/// The accelerator of a host that is emulated.
+const EMULATED: &str = "tcg";
+
 /// What a host is made of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostFacts {
@@ -60,6 +63,12 @@ pub struct HostFacts {
     pub qemu: Option<String>,
     /// Debian package: version.
     pub packages: BTreeMap<String, String>,
+}
+
+impl HostFacts {
+    pub(super) fn is_emulated(&self) -> bool {
+        self.accelerator == EMULATED
+    }
 }
 
 /// Where and how hosts are booted.
@@ -231,7 +240,7 @@ impl Host for LabHost {
     fn facts(&self) -> HostFacts {
         let p = self.machine.provenance();
         let accelerator = match p.accelerator {
-            Acceleration::Tcg => "tcg",
+            Acceleration::Tcg => EMULATED,
             Acceleration::Kvm => "kvm",
             Acceleration::Here => "here",
         };

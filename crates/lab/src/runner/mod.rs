@@ -28,11 +28,11 @@ use crate::resume::Done;
 use crate::sample::Sample;
 
 /// Attempts at a window, the first one included.
-pub(crate) const ATTEMPTS: u32 = 2;
+pub(crate) const ATTEMPTS: u32 = 4;
 /// Failures in a row after which a contender is given up.
-const GIVE_UP_AFTER: u32 = 4;
-/// Hosts that may be booted for one experiment, the first one included.
-const HOSTS: u32 = 3;
+const GIVE_UP_AFTER: u32 = 2 * ATTEMPTS;
+/// Hosts in a row that may end without having measured anything.
+const HOSTS: u32 = 8;
 
 /// How an experiment is run.
 #[derive(Clone, Debug)]
@@ -113,12 +113,15 @@ pub fn run(
         last: None,
         part,
         keep,
+        nr_measured: 0,
         measured: Measured::default(),
     };
     if run.groups.is_empty() {
         return run.measured;
     }
-    for nr_booted in 1..=HOSTS {
+    let mut nr_in_vain = 0;
+    loop {
+        let nr_before = run.nr_measured;
         let host = match boot(&experiment) {
             Ok(host) => host,
             Err(e) => {
@@ -130,13 +133,14 @@ pub fn run(
         let mut session = Session::new(host, &experiment, observer.clone());
         let ended = run.measure_all(&mut session, progress);
         run.note(session);
+        nr_in_vain = if run.nr_measured > nr_before { 0 } else { nr_in_vain + 1 };
         match ended {
             Ok(()) => break,
             Err(Error::Interrupted) => {
                 run.measured.ended_by = Some(Error::Interrupted);
                 break;
             }
-            Err(e) if nr_booted == HOSTS => run.measured.ended_by = Some(e),
+            Err(e) if nr_in_vain == HOSTS => run.measured.ended_by = Some(e),
             Err(e) => {
                 let what = format!("{}: the host is booted again, because {e}", experiment.name);
                 progress.note(&what);
@@ -178,6 +182,8 @@ struct Run<'a> {
     failures: Vec<u32>,
     /// What was measured last on this host.
     last: Option<Window>,
+    /// Windows that count.
+    nr_measured: u32,
     part: &'a Part,
     keep: &'a mut dyn FnMut(Sample),
     measured: Measured,
@@ -189,7 +195,7 @@ impl Run<'_> {
         let mut step = progress.step(format!("Measuring {}", self.experiment.name));
         let pace = Pace { start: Instant::now(), planned: self.planned() };
         let nr_all = plan::plan(self.experiment).iter().map(|g| g.windows.len()).sum::<usize>();
-        let mut nr_measured = 0usize;
+        let nr_before = self.nr_measured;
         while let Some(group) = self.groups.front_mut() {
             let Some(&window) = group.windows.first() else {
                 self.groups.pop_front();
@@ -199,9 +205,9 @@ impl Run<'_> {
             let group = group.clone();
             let nr_left: usize = self.groups.iter().map(|g| g.windows.len()).sum();
             self.tell(&mut step, &pace, window, nr_all - nr_left + 1, nr_all);
-            nr_measured += usize::from(self.measure_one(session, &group, window)?);
+            self.nr_measured += u32::from(self.measure_one(session, &group, window)?);
         }
-        step.done(&format!("{nr_measured} windows"));
+        step.done(&format!("{} windows", self.nr_measured - nr_before));
         Ok(())
     }
 
@@ -248,8 +254,13 @@ impl Run<'_> {
                 Ok(true)
             }
             Err(Trouble::Window(problem)) => {
+                // Some boots of an emulated host lose one guest after the other, most lose none.
+                let doubt = session.is_emulated().then(|| Error::Doubtful(problem.clone()));
                 sample.problem = Some(problem);
                 self.failed(window, sample);
+                if let Some(doubt) = doubt {
+                    return Err(doubt);
+                }
                 session.recover()?;
                 self.last = None;
                 Ok(false)

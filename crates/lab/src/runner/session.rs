@@ -117,6 +117,11 @@ impl<'a> Session<'a> {
         format!("{}/holdfast-{name}.counters", self.host.scratch())
     }
 
+    /// Whether nothing of the host is real but its kernel.
+    pub(super) fn is_emulated(&self) -> bool {
+        self.host.facts().is_emulated()
+    }
+
     /// Whether the observer can be asked.
     pub(super) fn is_observed(&self) -> bool {
         self.observer_runs

@@ -16,7 +16,7 @@ mod lines;
 
 pub(crate) use lines::Lines;
 
-const SCHEDULER: &str = "scheduler";
+pub(crate) const SCHEDULER: &str = "scheduler";
 /// How often a test whose machine dies is begun.
 const TRIES: u32 = 4;
 

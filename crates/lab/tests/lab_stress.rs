@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! VMs start under load, run, and are stopped or killed while CPUs come and go and groups change their weight:
+//! `scx_holdfast` keeps scheduling, and the kernel's watchdog never ends it.
+//! Needs what `make build` builds, and either the network or packages in the cache; no root.
+//!
+//! `HOLDFAST_STRESS_S=1800 cargo test --release -p holdfast-lab --test lab_stress -- --nocapture` goes on for half an hour.
+
+use std::time::{Duration, Instant};
+
+use holdfast_agent::protocol::{Reply, Request};
+use holdfast_lab::machine::{GuestSpec, Machine, MachineSpec};
+use holdfast_lab::progress::Progress;
+
+mod emulated;
+
+use emulated::{
+    SCHEDULER, counted, end, end_scheduler, eventually, on_an_emulated_host, read, spec,
+    start_scheduler,
+};
+
+const VARIABLE: &str = "HOLDFAST_STRESS_S";
+const DEFAULT: Duration = Duration::from_secs(45);
+/// A third one comes and goes.
+const CPUS: u32 = 3;
+const HOGS: [&str; 2] = ["hog0", "hog1"];
+
+/// What happened, to be printed; and lost guests, which the emulation does lose.
+#[derive(Debug, Default)]
+struct Tally {
+    rounds: u32,
+    guests_started: u32,
+    guests_lost: u32,
+    cpus_toggled: u32,
+}
+
+fn duration() -> Duration {
+    let Ok(seconds) = std::env::var(VARIABLE) else { return DEFAULT };
+    Duration::from_secs(seconds.parse().unwrap_or_else(|e| panic!("{VARIABLE}={seconds}: {e}")))
+}
+
+fn write(machine: &Machine, path: &str, data: &str) {
+    let (path, data) = (path.to_owned(), data.as_bytes().to_vec());
+    machine.request(Request::WriteFile { path, data, mode: 0o644 }).unwrap();
+}
+
+/// It still runs, and the kernel still asks it.
+fn assert_scheduled(machine: &Machine, after: &str) {
+    eventually(&format!("sched_ext enabled after {after}"), || {
+        let name = SCHEDULER.to_owned();
+        let Reply::Status { status, .. } = machine.request(Request::Status { name }).unwrap()
+        else {
+            panic!("not a status")
+        };
+        assert!(status.is_none(), "scx_holdfast ended after {after}: {status:?}");
+        (read(machine, "/sys/kernel/sched_ext/state").trim() == "enabled").then_some(())
+    });
+}
+
+fn toggle_cpu(machine: &Machine, is_online: bool) {
+    let cpu = CPUS - 1;
+    write(
+        machine,
+        &format!("/sys/devices/system/cpu/cpu{cpu}/online"),
+        &u32::from(is_online).to_string(),
+    );
+    // It starts again, with the CPUs there are now.
+    assert_scheduled(machine, if is_online { "a CPU came" } else { "a CPU went" });
+}
+
+/// A guest that contends for a lock, or one that makes files; false if it did not live.
+fn start_guest(machine: &Machine, name: &str, round: u32) -> bool {
+    let guest = GuestSpec { vcpus: 2 + round % 2, ..GuestSpec::new(name) };
+    if let Err(e) = machine.start_guest(&guest) {
+        println!("{name}: {e}");
+        return false;
+    }
+    let workload = if round.is_multiple_of(2) { "lock" } else { "metadata" };
+    let program = format!("/workloads/{workload}");
+    let argv = [&program, "--threads", "4", "--counters", "/tmp/counters"];
+    machine.request_guest(name, Request::spawn("work", argv)).is_ok()
+}
+
+fn stress() {
+    let until = Instant::now() + duration();
+    let machine =
+        Machine::boot(&MachineSpec { cpus: CPUS, ..spec() }, &Progress::stderr()).unwrap();
+    let shell = "cd /sys/fs/cgroup; echo +cpu > cgroup.subtree_control; mkdir -p hogs; \
+                 for i; do echo $i > hogs/cgroup.procs; done";
+    for name in HOGS {
+        machine.request(Request::spawn(name, [machine.workload_path("hog")])).unwrap();
+    }
+    let names = HOGS.map(str::to_owned).to_vec();
+    let Reply::CpuTimes(times) = machine.request(Request::CpuTimes { names }).unwrap() else {
+        panic!("not CPU times")
+    };
+    let pids = times.tasks.iter().map(|task| task.pid.to_string());
+    let argv = ["/bin/sh", "-ec", shell, "sh"].map(str::to_owned).into_iter().chain(pids);
+    machine.request(Request::spawn("move", argv)).unwrap();
+    start_scheduler(&machine, &[]);
+
+    let mut tally = Tally::default();
+    let mut lives: Option<String> = None;
+    while tally.rounds < 2 || Instant::now() < until {
+        let round = tally.rounds;
+        let name = format!("vm{round}");
+        if start_guest(&machine, &name, round) {
+            tally.guests_started += 1;
+        } else {
+            tally.guests_lost += 1;
+            let _ = machine.stop_guest(&name);
+        }
+        assert_scheduled(&machine, "a VM started");
+        // The one of the round before is killed while it contends, and this one goes on beside the next.
+        if let Some(old) = lives.replace(name) {
+            let _ = machine.stop_guest(&old);
+            assert_scheduled(&machine, "a VM was killed");
+        }
+        toggle_cpu(&machine, round % 2 == 1);
+        tally.cpus_toggled += 1;
+        let weight = ["20", "500", "100"][round as usize % 3];
+        write(&machine, "/sys/fs/cgroup/hogs/cpu.weight", weight);
+        std::thread::sleep(Duration::from_secs(2));
+        assert_scheduled(&machine, "a while");
+        tally.rounds += 1;
+        println!("{tally:?}");
+    }
+    assert!(tally.guests_lost * 4 <= tally.rounds, "{tally:?}");
+
+    // Since the CPU went or came it has made decisions.
+    let made = counted(&machine);
+    assert!(made.counters["vcpus"].as_object().is_some_and(|c| !c.is_empty()), "{made:?}");
+    end_scheduler(&machine);
+    for name in HOGS {
+        end(&machine, name, libc::SIGKILL);
+    }
+    machine.shut_down().unwrap();
+}
+
+#[test]
+fn it_schedules_whatever_comes_and_goes() {
+    on_an_emulated_host(stress);
+}
