@@ -15,7 +15,11 @@ use crate::packages::Tree;
 
 /// TCG offers no pause filter of its own accord; with these KVM intercepts PAUSE in the emulated host
 /// (TCG has no counter, so every PAUSE exits). QEMU warns that it does not emulate them.
-const TCG_CPU: &str = "max,+pause-filter,+pfthreshold,x-force-features=on";
+///
+/// It is without what is slow in TCG: string instructions that the kernel takes for fast, which copy and
+/// clear byte by byte, and a fifth level of page tables, which every miss of the TLB walks.
+const TCG_CPU: &str =
+    "max,-erms,-fsrm,-fzrm,-fsrs,-la57,+pause-filter,+pfthreshold,x-force-features=on";
 
 /// QEMU and its firmware as they lie in the cache, through its own dynamic loader.
 pub(super) fn from_packages(tree: &Tree) -> Result<Vec<String>> {

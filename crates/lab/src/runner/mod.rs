@@ -255,7 +255,8 @@ impl Run<'_> {
             }
             Err(Trouble::Window(problem)) => {
                 // Some boots of an emulated host lose one guest after the other, most lose none.
-                let doubt = session.is_emulated().then(|| Error::Doubtful(problem.clone()));
+                let is_doubtful = session.is_emulated() && sample.after.is_none();
+                let doubt = is_doubtful.then(|| Error::Doubtful(problem.clone()));
                 sample.problem = Some(problem);
                 self.failed(window, sample);
                 if let Some(doubt) = doubt {
