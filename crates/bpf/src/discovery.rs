@@ -103,7 +103,8 @@ impl<'obj> Discovery<'obj> {
     /// When there is something to be done even if there is no news; `None` without VMs.
     pub fn next_due(&self) -> Option<Instant> {
         let reap = (!self.vms.is_empty()).then(|| self.reaped_at + REAP_INTERVAL);
-        self.vms.values().filter_map(Vm::resolving_due).chain(reap).min()
+        let now = Instant::now();
+        self.vms.values().filter_map(|vm| vm.resolving_due(now)).chain(reap).min()
     }
 
     fn act(&mut self, heard: libbpf_rs::Result<()>) -> Result<Vec<u64>, DiscoveryError> {
@@ -130,9 +131,10 @@ impl<'obj> Discovery<'obj> {
 
     fn handle(&mut self, event: &hf_event) {
         let raw = &event.vcpu;
-        let vm = self.vms.entry(raw.kvm).or_insert_with(|| Vm::new(event.tgid, event.epoch));
+        let new = || Vm::new(event.tgid, event.epoch, Instant::now());
+        let vm = self.vms.entry(raw.kvm).or_insert_with(new);
         if vm.pid != event.tgid {
-            *vm = Vm::new(event.tgid, event.epoch);
+            *vm = new();
         }
         vm.enter_epoch(event.epoch);
         vm.vcpus.retain(|_, vcpu| vcpu.tid != raw.tid);
@@ -162,11 +164,11 @@ impl<'obj> Discovery<'obj> {
                         .update(&kvm.to_ne_bytes(), as_bytes(&layout), MapFlags::ANY)
                         .map_err(|source| map_error("publish a layout", "layouts", source))?;
                     log::info!("pid {}: guest kernel can be read: {}", vm.pid, guest.kernel());
-                    vm.state = VmState::Readable(guest);
+                    vm.resolved(VmState::Readable(guest), now);
                 }
                 Err(why) => {
                     log::debug!("pid {}: guest kernel cannot be read: {why}", vm.pid);
-                    vm.failed(why, now);
+                    vm.resolved(VmState::Unreadable(Some(why)), now);
                 }
             }
         }

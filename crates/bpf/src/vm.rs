@@ -11,6 +11,10 @@ use holdfast_guest::{ReadError, ResolvedGuest, Slot, VcpuRecord};
 /// becomes readable soon; one that never does costs little.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
+/// How many attempts news of a guest may cause at once, and after what time one more. A guest moves its
+/// records as often as it likes, and looking for its kernel takes a while.
+const PROMPT_MAX: u32 = 20;
+const PROMPT_EARNED: Duration = Duration::from_secs(10);
 
 /// One vCPU.
 #[derive(Debug, Clone)]
@@ -42,19 +46,26 @@ pub struct Vm {
     /// Memory of the guest.
     pub(crate) slots: Vec<Slot>,
     pub(crate) epoch: u32,
+    /// There was news since the last attempt.
+    has_news: bool,
+    prompt: u32,
+    prompt_since: Instant,
     retry_at: Instant,
     retry_after: Duration,
 }
 
 impl Vm {
-    pub(crate) fn new(pid: u32, epoch: u32) -> Self {
+    pub(crate) fn new(pid: u32, epoch: u32, now: Instant) -> Self {
         Self {
             pid,
             vcpus: BTreeMap::new(),
             state: VmState::Unreadable(None),
             slots: Vec::new(),
             epoch,
-            retry_at: Instant::now(),
+            has_news: true,
+            prompt: PROMPT_MAX,
+            prompt_since: now,
+            retry_at: now,
             retry_after: RETRY_MIN,
         }
     }
@@ -69,30 +80,48 @@ impl Vm {
         for vcpu in self.vcpus.values_mut() {
             vcpu.record = None;
         }
-        self.retry_soon();
     }
 
     /// Something changed that may make it readable.
     pub(crate) fn retry_soon(&mut self) {
-        self.retry_at = Instant::now();
-        self.retry_after = RETRY_MIN;
+        self.has_news = true;
+    }
+
+    /// Prompt attempts there may be, now.
+    fn prompt_at(&self, now: Instant) -> u32 {
+        let passed = now.saturating_duration_since(self.prompt_since);
+        let earned = passed.as_secs() / PROMPT_EARNED.as_secs();
+        PROMPT_MAX.min(self.prompt.saturating_add(earned.try_into().unwrap_or(u32::MAX)))
     }
 
     /// From when on it is worth trying to read it; `None` while it is, or cannot be.
-    pub(crate) fn resolving_due(&self) -> Option<Instant> {
+    pub(crate) fn resolving_due(&self, now: Instant) -> Option<Instant> {
         let is_open = matches!(self.state, VmState::Unreadable(_))
             && self.vcpus.values().any(|vcpu| vcpu.record.is_some());
-        is_open.then_some(self.retry_at)
+        let is_prompt = self.has_news && self.prompt_at(now) > 0;
+        is_open.then(|| if is_prompt { now.min(self.retry_at) } else { self.retry_at })
     }
 
     pub(crate) fn wants_resolving(&self, now: Instant) -> bool {
-        self.resolving_due().is_some_and(|due| now >= due)
+        self.resolving_due(now).is_some_and(|due| now >= due)
     }
 
-    pub(crate) fn failed(&mut self, why: ReadError, now: Instant) {
-        self.state = VmState::Unreadable(Some(why));
+    /// What came of an attempt.
+    pub(crate) fn resolved(&mut self, state: VmState, now: Instant) {
+        self.state = state;
+        let prompt = self.prompt_at(now);
+        if self.has_news && prompt > 0 {
+            self.prompt = prompt - 1;
+            self.prompt_since = now;
+        }
+        // The last one left does not make those after it prompt as well.
+        if self.has_news && prompt > 1 {
+            self.retry_after = RETRY_MIN;
+        } else {
+            self.retry_after = (self.retry_after * 2).min(RETRY_MAX);
+        }
+        self.has_news = false;
         self.retry_at = now + self.retry_after;
-        self.retry_after = (self.retry_after * 2).min(RETRY_MAX);
     }
 
     pub(crate) fn records(&self) -> Vec<VcpuRecord> {
@@ -102,5 +131,68 @@ impl Vm {
     /// Is its guest readable?
     pub fn is_readable(&self) -> bool {
         matches!(self.state, VmState::Readable(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_guest::{Gpa, Hva};
+
+    use super::*;
+
+    fn vm(now: Instant) -> Vm {
+        let slot = Slot::new(Gpa::new(0), Hva::new(1 << 30), 1 << 30).unwrap();
+        let record = VcpuRecord::new(0, Gpa::new(1 << 20), slot);
+        assert!(record.is_some());
+        let mut vm = Vm::new(1, 1, now);
+        vm.vcpus.insert(0, Vcpu { tid: 2, record });
+        vm
+    }
+
+    /// Attempts in so many seconds, with news each time it is looked at.
+    fn attempts(vm: &mut Vm, from: Instant, seconds: u32, has_news: bool) -> u32 {
+        let steps = (0..seconds * 100).map(|i| from + Duration::from_millis(10) * i);
+        steps
+            .filter(|&now| {
+                if has_news {
+                    vm.retry_soon();
+                }
+                let wants = vm.wants_resolving(now);
+                if wants {
+                    vm.resolved(VmState::Unreadable(None), now);
+                }
+                wants
+            })
+            .count()
+            .try_into()
+            .unwrap()
+    }
+
+    #[test]
+    fn news_is_acted_on_at_once() {
+        let now = Instant::now();
+        let mut vm = vm(now);
+        assert!(vm.wants_resolving(now));
+        vm.resolved(VmState::Unreadable(None), now);
+        assert!(!vm.wants_resolving(now));
+        vm.retry_soon();
+        assert!(vm.wants_resolving(now));
+    }
+
+    #[test]
+    fn without_news_attempts_become_rare() {
+        let now = Instant::now();
+        let nr = attempts(&mut vm(now), now, 60, false);
+        assert!((10..25).contains(&nr), "{nr}");
+    }
+
+    #[test]
+    fn a_guest_that_never_stops_moving_is_not_followed_for_ever() {
+        let now = Instant::now();
+        let mut vm = vm(now);
+        let first = attempts(&mut vm, now, 10, true);
+        assert!(first >= PROMPT_MAX, "{first}");
+        let later = attempts(&mut vm, now + Duration::from_secs(10), 600, true);
+        assert!(later < 600 / 2, "{later} in ten minutes");
     }
 }
