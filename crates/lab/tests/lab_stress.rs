@@ -22,6 +22,9 @@ const VARIABLE: &str = "HOLDFAST_STRESS_S";
 const DEFAULT: Duration = Duration::from_secs(30);
 /// A third one comes and goes.
 const CPUS: u32 = 3;
+/// A hang of the host's kernel is told with its stack.
+const CMDLINE: &str = "ignore_loglevel softlockup_panic=1 softlockup_all_cpu_backtrace=1";
+
 const HOGS: [&str; 2] = ["hog0", "hog1"];
 
 /// What happened, to be printed; and lost guests, which the emulation does lose.
@@ -82,8 +85,11 @@ fn start_guest(machine: &Machine, name: &str, round: u32) -> bool {
 
 fn stress() {
     let until = Instant::now() + duration();
-    let machine =
-        Machine::boot(&MachineSpec { cpus: CPUS, ..spec() }, &Progress::stderr()).unwrap();
+    let machine = Machine::boot(
+        &MachineSpec { cpus: CPUS, cmdline: CMDLINE.into(), ..spec() },
+        &Progress::stderr(),
+    )
+    .unwrap();
     let shell = "cd /sys/fs/cgroup; echo +cpu > cgroup.subtree_control; mkdir -p hogs; \
                  for i; do echo $i > hogs/cgroup.procs; done";
     for name in HOGS {
