@@ -14,12 +14,14 @@ use holdfast_lab::progress::Progress;
 mod emulated;
 
 use emulated::{
-    SCHEDULER, counted, end, end_scheduler, eventually, load_kvm, on_an_emulated_host, read, spec,
+    SCHEDULER, counted, end, end_scheduler, load_kvm, on_an_emulated_host, read, spec,
     start_scheduler,
 };
 
 const VARIABLE: &str = "HOLDFAST_STRESS_S";
 const DEFAULT: Duration = Duration::from_secs(30);
+/// Longest the scheduler may take to start again on a host that is overcommitted and emulated.
+const RESTART_LIMIT: Duration = Duration::from_secs(180);
 /// A third one comes and goes.
 const CPUS: u32 = 3;
 /// A hang of the host's kernel is told with its stack.
@@ -48,15 +50,20 @@ fn write(machine: &Machine, path: &str, data: &str) {
 
 /// It still runs, and the kernel still asks it.
 fn assert_scheduled(machine: &Machine, after: &str) {
-    eventually(&format!("sched_ext enabled after {after}"), || {
+    let deadline = Instant::now() + RESTART_LIMIT;
+    loop {
         let name = SCHEDULER.to_owned();
         let Reply::Status { status, .. } = machine.request(Request::Status { name }).unwrap()
         else {
             panic!("not a status")
         };
         assert!(status.is_none(), "scx_holdfast ended after {after}: {status:?}");
-        (read(machine, "/sys/kernel/sched_ext/state").trim() == "enabled").then_some(())
-    });
+        if read(machine, "/sys/kernel/sched_ext/state").trim() == "enabled" {
+            return;
+        }
+        assert!(Instant::now() < deadline, "sched_ext is not enabled after {after}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 fn toggle_cpu(machine: &Machine, is_online: bool) {
@@ -131,7 +138,9 @@ fn stress() {
         tally.rounds += 1;
         println!("{tally:?}");
     }
-    assert!(tally.guests_lost <= tally.guests_started, "{tally:?}");
+    // What the emulation does to one guest in ten is another matter if it does it to most.
+    let enough = tally.guests_lost <= tally.guests_started;
+    assert!(enough, "{tally:?}: of a guest, its agent did not answer");
 
     // Since the CPU went or came it has made decisions.
     let made = counted(&machine);
