@@ -3,8 +3,11 @@
 
 mod local;
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 
+use holdfast_agent::protocol::Request;
+use holdfast_lab::Error;
 use holdfast_lab::experiment::Experiment;
 use holdfast_lab::metric::Metric;
 use holdfast_lab::progress::Progress;
@@ -120,6 +123,24 @@ fn a_contender_that_is_not_there_is_reported() {
     assert_eq!(covered(&samples).len(), 8);
     let problem = samples.iter().find_map(|s| s.problem.as_deref()).unwrap();
     assert!(problem.contains("no-scheduler"), "{problem}");
+}
+
+#[test]
+fn hosts_that_measure_nothing_end_a_run() {
+    let experiment = local::experiment("rounds = 2", "rounds = 2");
+    let nr_booted = Cell::new(0);
+    let boot = |experiment: &Experiment| {
+        nr_booted.set(nr_booted.get() + 1);
+        let host = local::boot(experiment)?;
+        let _ = host.request(Request::spawn("end", ["sh", "-c", "sleep 0.1; kill -KILL $PPID"]));
+        Ok(host)
+    };
+    let (progress, part) = (Progress::silent(), Part::whole());
+    let measured = runner::run(&experiment, &options(), &boot, &progress, &part, &mut |sample| {
+        assert!(sample.problem.is_some(), "{sample:?}");
+    });
+    assert!(matches!(measured.ended_by, Some(Error::HostEnded { .. })), "{measured:?}");
+    assert_eq!(nr_booted.get(), 8);
 }
 
 #[test]

@@ -140,7 +140,10 @@ pub fn run(
                 run.measured.ended_by = Some(Error::Interrupted);
                 break;
             }
-            Err(e) if nr_in_vain == HOSTS => run.measured.ended_by = Some(e),
+            Err(e) if nr_in_vain == HOSTS => {
+                run.measured.ended_by = Some(e);
+                break;
+            }
             Err(e) => {
                 let what = format!("{}: the host is booted again, because {e}", experiment.name);
                 progress.note(&what);
