@@ -285,7 +285,12 @@ HF_FN u64 hf_charge(u64 vtime, u64 ran_ns, u32 weight)
 HF_FN u64 hf_place(u64 vtime, u64 vtime_now, u32 weight, bool slept, const struct hf_params *prm)
 {
 	u64 credit_ns = prm->slice_ns * (slept ? 1 : HF_OWED_MAX_SLICES);
-	u64 floor = vtime_now - hf_scale_by_weight(credit_ns, weight);
+	u64 floor;
+
+	/* A light task that holds a lock may be far ahead of its turn: what a heavy one is owed stays. */
+	if (!slept && weight > HF_WEIGHT_NICE0)
+		weight = HF_WEIGHT_NICE0;
+	floor = vtime_now - hf_scale_by_weight(credit_ns, weight);
 
 	return hf_vtime_before(vtime, floor) ? floor : vtime;
 }

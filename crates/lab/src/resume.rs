@@ -186,7 +186,7 @@ mod tests {
         };
         assert!(!has(&result.samples));
         let mut again = result.samples[failed].clone();
-        again.attempt += 1;
+        again.attempt = ATTEMPTS - 1;
         result.samples.push(again);
         assert!(has(&result.samples), "it was tried as often as windows are");
     }

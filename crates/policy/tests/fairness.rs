@@ -97,6 +97,16 @@ fn class() -> impl Strategy<Value = VcpuClass> {
     proptest::sample::select(VcpuClass::ALL.to_vec())
 }
 
+#[test]
+fn what_a_heavy_task_is_owed_stays_when_a_light_holder_runs_ahead() {
+    let mut tasks =
+        vec![Task::new(20_480, VcpuClass::Holder), Task::new(351_429, VcpuClass::Unknown)];
+    let total = simulate(&mut tasks, 20_000, 0);
+    let share = tasks[0].ran_ns as f64 / total as f64;
+    let fair = 20_480.0 / (20_480.0 + 351_429.0);
+    assert!((share - fair).abs() < 0.002, "{share} instead of {fair}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..Default::default() })]
 
