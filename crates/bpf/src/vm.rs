@@ -48,6 +48,7 @@ pub struct Vm {
     pub(crate) epoch: u32,
     /// There was news since the last attempt.
     has_news: bool,
+    /// Prompt attempts there were left at the last of them, and when that was.
     prompt: u32,
     prompt_since: Instant,
     retry_at: Instant,
@@ -109,17 +110,14 @@ impl Vm {
     /// What came of an attempt.
     pub(crate) fn resolved(&mut self, state: VmState, now: Instant) {
         self.state = state;
-        let prompt = self.prompt_at(now);
-        if self.has_news && prompt > 0 {
+        let prompt = if self.has_news { self.prompt_at(now) } else { 0 };
+        if prompt > 0 {
             self.prompt = prompt - 1;
             self.prompt_since = now;
         }
         // The last one left does not make those after it prompt as well.
-        if self.has_news && prompt > 1 {
-            self.retry_after = RETRY_MIN;
-        } else {
-            self.retry_after = (self.retry_after * 2).min(RETRY_MAX);
-        }
+        self.retry_after =
+            if prompt > 1 { RETRY_MIN } else { (self.retry_after * 2).min(RETRY_MAX) };
         self.has_news = false;
         self.retry_at = now + self.retry_after;
     }

@@ -5,35 +5,18 @@
 
 use std::time::Duration;
 
-use holdfast_agent::protocol::{Reply, Request, Spawn};
+use holdfast_agent::protocol::{Reply, Request};
 use holdfast_lab::machine::Machine;
 use holdfast_lab::progress::Progress;
 
 mod emulated;
 
-use emulated::{end, end_scheduler, on_an_emulated_host, spec, start_scheduler, wait};
+use emulated::{end, end_scheduler, hog, on_an_emulated_host, shell, spec, start_scheduler};
 
 /// How long shares are measured for: hundreds of turns.
 const WINDOW: Duration = Duration::from_secs(3);
 /// The host has two CPUs.
 const HOST_PERCENT: f64 = 200.0;
-
-/// Runs a shell command in the host to its end.
-fn shell(machine: &Machine, command: &str) -> String {
-    machine.request(Request::spawn("shell", ["/bin/sh", "-ec", command])).unwrap();
-    let ended = wait(machine, "shell", Duration::from_secs(30));
-    assert!(ended.status.success(), "{command}: {ended:?}");
-    ended.stdout_tail
-}
-
-/// An endless loop in a cgroup; `""` is the root.
-fn hog(machine: &Machine, name: &str, group: &str, cpus: Option<Vec<u32>>) {
-    let hog = machine.workload_path("hog");
-    let command = format!("echo $$ > /sys/fs/cgroup/{group}/cgroup.procs; exec {hog}");
-    let argv = ["/bin/sh", "-ec", &command].map(str::to_owned).to_vec();
-    let spawn = Spawn { name: name.to_owned(), argv, cpus, ..Spawn::default() };
-    machine.request(Request::Spawn(spawn)).unwrap();
-}
 
 fn kill(machine: &Machine, names: &[&str]) {
     for name in names {

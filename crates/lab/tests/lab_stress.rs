@@ -14,8 +14,8 @@ use holdfast_lab::progress::Progress;
 mod emulated;
 
 use emulated::{
-    SCHEDULER, counted, end, end_scheduler, load_kvm, on_an_emulated_host, read, spec,
-    start_scheduler,
+    SCHEDULER, counted, end, end_scheduler, eventually_within, hog, is_in_state, load_kvm,
+    on_an_emulated_host, shell, spec, start_scheduler,
 };
 
 const VARIABLE: &str = "HOLDFAST_STRESS_S";
@@ -50,20 +50,15 @@ fn write(machine: &Machine, path: &str, data: &str) {
 
 /// It still runs, and the kernel still asks it.
 fn assert_scheduled(machine: &Machine, after: &str) {
-    let deadline = Instant::now() + RESTART_LIMIT;
-    loop {
+    eventually_within(RESTART_LIMIT, &format!("sched_ext enabled after {after}"), || {
         let name = SCHEDULER.to_owned();
         let Reply::Status { status, .. } = machine.request(Request::Status { name }).unwrap()
         else {
             panic!("not a status")
         };
         assert!(status.is_none(), "scx_holdfast ended after {after}: {status:?}");
-        if read(machine, "/sys/kernel/sched_ext/state").trim() == "enabled" {
-            return;
-        }
-        assert!(Instant::now() < deadline, "sched_ext is not enabled after {after}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+        is_in_state(machine, "enabled").then_some(())
+    });
 }
 
 fn toggle_cpu(machine: &Machine, is_online: bool) {
@@ -97,18 +92,10 @@ fn stress() {
         &Progress::stderr(),
     )
     .unwrap();
-    let shell = "cd /sys/fs/cgroup; echo +cpu > cgroup.subtree_control; mkdir -p hogs; \
-                 for i; do echo $i > hogs/cgroup.procs; done";
+    shell(&machine, "cd /sys/fs/cgroup; echo +cpu > cgroup.subtree_control; mkdir hogs");
     for name in HOGS {
-        machine.request(Request::spawn(name, [machine.workload_path("hog")])).unwrap();
+        hog(&machine, name, "hogs", None);
     }
-    let names = HOGS.map(str::to_owned).to_vec();
-    let Reply::CpuTimes(times) = machine.request(Request::CpuTimes { names }).unwrap() else {
-        panic!("not CPU times")
-    };
-    let pids = times.tasks.iter().map(|task| task.pid.to_string());
-    let argv = ["/bin/sh", "-ec", shell, "sh"].map(str::to_owned).into_iter().chain(pids);
-    machine.request(Request::spawn("move", argv)).unwrap();
     load_kvm(&machine);
     start_scheduler(&machine, &[]);
 

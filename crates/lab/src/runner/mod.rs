@@ -259,11 +259,10 @@ impl Run<'_> {
             Err(Trouble::Window(problem)) => {
                 // Some boots of an emulated host lose one guest after the other, most lose none.
                 let is_doubtful = session.is_emulated() && sample.after.is_none();
-                let doubt = is_doubtful.then(|| Error::Doubtful(problem.clone()));
-                sample.problem = Some(problem);
+                sample.problem = Some(problem.clone());
                 self.failed(window, sample);
-                if let Some(doubt) = doubt {
-                    return Err(doubt);
+                if is_doubtful {
+                    return Err(Error::Doubtful(problem));
                 }
                 session.recover()?;
                 self.last = None;

@@ -71,6 +71,23 @@ pub(crate) fn run(machine: &Machine, argv: &[&str]) -> String {
     ended.stdout_tail
 }
 
+/// Runs a shell command in the host to its end.
+pub(crate) fn shell(machine: &Machine, command: &str) -> String {
+    machine.request(Request::spawn("shell", ["/bin/sh", "-ec", command])).unwrap();
+    let ended = wait(machine, "shell", Duration::from_secs(30));
+    assert!(ended.status.success(), "{command}: {ended:?}");
+    ended.stdout_tail
+}
+
+/// An endless loop in a cgroup; `""` is the root.
+pub(crate) fn hog(machine: &Machine, name: &str, group: &str, cpus: Option<Vec<u32>>) {
+    let hog = machine.workload_path("hog");
+    let command = format!("echo $$ > /sys/fs/cgroup/{group}/cgroup.procs; exec {hog}");
+    let argv = ["/bin/sh", "-ec", &command].map(str::to_owned).to_vec();
+    let spawn = Spawn { name: name.to_owned(), argv, cpus, ..Spawn::default() };
+    machine.request(Request::Spawn(spawn)).unwrap();
+}
+
 /// Has `scx_holdfast` schedule the host.
 pub(crate) fn start_scheduler(machine: &Machine, args: &[&str]) {
     let program = machine.dist_path("scx_holdfast");
@@ -93,9 +110,11 @@ pub(crate) fn kill_scheduler(machine: &Machine) {
 }
 
 fn wait_for_state(machine: &Machine, state: &str) {
-    eventually(&format!("sched_ext {state}"), || {
-        (read(machine, "/sys/kernel/sched_ext/state").trim() == state).then_some(())
-    });
+    eventually(&format!("sched_ext {state}"), || is_in_state(machine, state).then_some(()));
+}
+
+pub(crate) fn is_in_state(machine: &Machine, state: &str) -> bool {
+    read(machine, "/sys/kernel/sched_ext/state").trim() == state
 }
 
 /// The observer that the lab uses: it answers when asked.
@@ -174,13 +193,22 @@ pub(crate) fn replay(machine: &Machine, recording: &str, options: &[&str]) -> Va
 }
 
 /// What `done` gives once it gives something, which must not take longer than a minute.
-pub(crate) fn eventually<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(60);
+pub(crate) fn eventually<T>(what: &str, done: impl FnMut() -> Option<T>) -> T {
+    eventually_within(Duration::from_secs(60), what, done)
+}
+
+/// The same with another limit.
+pub(crate) fn eventually_within<T>(
+    limit: Duration,
+    what: &str,
+    mut done: impl FnMut() -> Option<T>,
+) -> T {
+    let deadline = Instant::now() + limit;
     loop {
         if let Some(value) = done() {
             return value;
         }
-        assert!(Instant::now() < deadline, "{what}: not within a minute");
+        assert!(Instant::now() < deadline, "{what}: not within {limit:?}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
