@@ -14,8 +14,7 @@ use std::path::{Path, PathBuf};
 
 pub use self::files::GuestFiles;
 pub use self::manifest::Manifest;
-#[cfg(test)]
-pub(crate) use self::manifest::hex;
+pub(crate) use self::manifest::{hex, made_once};
 use self::modules::Modules;
 use crate::error::{Error, Result};
 use crate::packages::{Kernel, Package, Packages, Source, Suite, Tree};

@@ -19,6 +19,7 @@ mod accel;
 mod channel;
 mod console;
 mod guest;
+mod mend;
 mod pause;
 mod process;
 mod qemu;
@@ -148,11 +149,19 @@ impl Machine {
             None => (how, None),
         };
         let start = Instant::now();
+        let mut qemu_version = parts.qemu_version().to_owned();
         let step = progress.step(format!("Booting the host ({how})"));
         let (process, socket, paths) = match &host {
             Some(image) => {
                 let kernel = parts.kernel(HOST_KERNEL)?;
-                let command = qemu::host(spec, &parts, how, &kernel.vmlinuz, image)?;
+                let mut program = qemu::program(&parts.qemu)?;
+                if how == Acceleration::Tcg
+                    && let Some(mended) = mend::mended(&program, &directory, progress)?
+                {
+                    program = mended;
+                    qemu_version.push_str(" (mended)");
+                }
+                let command = qemu::host(spec, &parts, how, &program, &kernel.vmlinuz, image)?;
                 let (process, socket) = Process::start(command)?;
                 (process, socket, Paths::in_image(&guests))
             }
@@ -167,7 +176,7 @@ impl Machine {
         step.done(&format!("Linux {}, {} CPUs", hello.kernel_release, hello.nr_cpus));
         let provenance = Provenance {
             accelerator: how,
-            qemu: parts.qemu_version().to_owned(),
+            qemu: qemu_version,
             kernel_release: hello.kernel_release.clone(),
             cmdline: hello.cmdline.clone(),
             nr_cpus: hello.nr_cpus,
@@ -286,7 +295,7 @@ impl Paths {
             paths.insert(*kernel, GuestPaths { vmlinuz, initrd: text(initrd) });
         }
         Ok(Paths {
-            qemu: qemu::from_packages(&parts.qemu)?,
+            qemu: qemu::from_packages(&parts.qemu, &qemu::program(&parts.qemu)?)?,
             dist: text(&spec.dist),
             workloads: text(&spec.dist.join("workloads")),
             guests: paths,

@@ -155,18 +155,8 @@ impl Manifest {
 
     /// Builds the image, or finds it built, below `directory`.
     pub fn build(&self, directory: &Path) -> Result<PathBuf> {
-        fs::create_dir_all(directory).map_err(Error::io("creating", directory))?;
-        let image = directory.join(format!("{}-{}.cpio", self.name, &self.hash()?[..20]));
-        if image.exists() {
-            // Seen as used, so that clearing out old images spares it.
-            let _ = File::open(&image).and_then(|f| f.set_modified(std::time::SystemTime::now()));
-            return Ok(image);
-        }
-        let partial = tempfile::NamedTempFile::new_in(directory)
-            .map_err(Error::io("creating a file in", directory))?;
-        self.write(BufWriter::with_capacity(1 << 20, partial.as_file()))?;
-        partial.persist(&image).map_err(|e| Error::io("creating", &image)(e.error))?;
-        Ok(image)
+        let name = format!("{}-{}.cpio", self.name, &self.hash()?[..20]);
+        made_once(directory, &name, |file| self.write(BufWriter::with_capacity(1 << 20, file)))
     }
 
     /// Writes the archive.
@@ -193,6 +183,26 @@ impl Manifest {
         writer.finish().map_err(Error::io("writing the image", &self.name))?;
         Ok(())
     }
+}
+
+/// A file whose name says what is in it: found below `directory`, or made there by `write`.
+pub(crate) fn made_once(
+    directory: &Path,
+    name: &str,
+    write: impl FnOnce(&File) -> Result<()>,
+) -> Result<PathBuf> {
+    fs::create_dir_all(directory).map_err(Error::io("creating", directory))?;
+    let path = directory.join(name);
+    if path.exists() {
+        // Seen as used, so that clearing out old files spares it.
+        let _ = File::open(&path).and_then(|f| f.set_modified(std::time::SystemTime::now()));
+        return Ok(path);
+    }
+    let partial = tempfile::NamedTempFile::new_in(directory)
+        .map_err(Error::io("creating a file in", directory))?;
+    write(partial.as_file())?;
+    partial.persist(&path).map_err(|e| Error::io("creating", &path)(e.error))?;
+    Ok(path)
 }
 
 /// Lower-case hexadecimal.

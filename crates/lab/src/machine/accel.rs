@@ -93,7 +93,8 @@ fn passes_virtualization_on(modules: &Path) -> bool {
 fn probe(spec: &MachineSpec, parts: &Parts, image: &Path) -> Result<Option<String>> {
     let small = MachineSpec { cpus: 1, memory_mib: 512, ..spec.clone() };
     let kernel = parts.kernel(HOST_KERNEL)?;
-    let command = qemu::host(&small, parts, Acceleration::Kvm, &kernel.vmlinuz, image)?;
+    let program = qemu::program(&parts.qemu)?;
+    let command = qemu::host(&small, parts, Acceleration::Kvm, &program, &kernel.vmlinuz, image)?;
     let (process, socket) = Process::start(command)?;
     let channel = Channel::new(socket, process.watch())?;
     let found = channel.hello(PROBE_LIMIT).and_then(|_| {

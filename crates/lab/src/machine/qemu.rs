@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! QEMU's command lines: for the host, and for guests in it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use holdfast_agent::protocol::PORT;
@@ -21,8 +21,13 @@ use crate::packages::Tree;
 const TCG_CPU: &str =
     "max,-erms,-fsrm,-fzrm,-fsrs,-la57,+pause-filter,+pfthreshold,x-force-features=on";
 
-/// QEMU and its firmware as they lie in the cache, through its own dynamic loader.
-pub(super) fn from_packages(tree: &Tree) -> Result<Vec<String>> {
+/// QEMU, among what was fetched.
+pub(super) fn program(tree: &Tree) -> Result<PathBuf> {
+    tree.get("usr/bin/qemu-system-x86_64")
+}
+
+/// QEMU, which is `program`, and its firmware as they lie in the cache, through its own dynamic loader.
+pub(super) fn from_packages(tree: &Tree, program: &Path) -> Result<Vec<String>> {
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let directories: Vec<_> = tree
         .packages
@@ -35,7 +40,7 @@ pub(super) fn from_packages(tree: &Tree) -> Result<Vec<String>> {
         text(&tree.get("usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2")?),
         "--library-path".to_owned(),
         directories.join(":"),
-        text(&tree.get("usr/bin/qemu-system-x86_64")?),
+        text(program),
     ];
     for firmware in ["usr/share/qemu", "usr/share/seabios"] {
         words.extend(["-L".to_owned(), text(&tree.get(firmware)?)]);
@@ -53,10 +58,11 @@ pub(super) fn host(
     spec: &MachineSpec,
     parts: &Parts,
     how: Acceleration,
+    program: &Path,
     kernel: &Path,
     image: &Path,
 ) -> Result<Command> {
-    let words = from_packages(&parts.qemu)?;
+    let words = from_packages(&parts.qemu, program)?;
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);
     let (accel, cpu) = match how {
