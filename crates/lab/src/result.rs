@@ -47,6 +47,9 @@ pub struct RunResult {
     pub expectations: Vec<Verdict>,
 }
 
+/// [`Provenance::accelerator`] of a host that is emulated.
+pub(crate) const EMULATED: &str = "tcg";
+
 /// Where the figures of a result come from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Provenance {

@@ -8,7 +8,7 @@ use super::html::{escape, prose, write_figure};
 use super::source_plots;
 use crate::experiment::Experiment;
 use crate::metric::Better;
-use crate::result::RunResult;
+use crate::result::{EMULATED, RunResult};
 use crate::sources::verdict::{self, Compared, Values, Verdict};
 use crate::sources::{self, Effect, Published};
 use crate::stats::{self, Estimate};
@@ -31,7 +31,7 @@ pub(super) fn write(out: &mut String, result: &RunResult, experiment: &Experimen
     for line in &published.not_transferred {
         writeln!(out, "<li>{}</li>", prose(line))?;
     }
-    if result.provenance.accelerator == "tcg" {
+    if result.provenance.accelerator == EMULATED {
         writeln!(
             out,
             "<li>The host is emulated: times are not those of hardware, the costs of an exit, an interrupt and a page fault relative to each other neither.</li>"

@@ -3,7 +3,7 @@
 
 use crate::experiment::{Case, Experiment};
 use crate::metric::{Class, Metric};
-use crate::result::{Comparison, RunResult};
+use crate::result::{Comparison, EMULATED, RunResult};
 use crate::scheduler::{Group, SHOWN};
 
 /// A contender in a case.
@@ -129,7 +129,7 @@ pub fn describe(experiment: &Experiment, case: &Case) -> String {
 pub fn origin(result: &RunResult) -> Vec<String> {
     let p = &result.provenance;
     let accelerator = match p.accelerator.as_str() {
-        "tcg" => "emulated host (TCG): ratios carry over in direction, times are not hardware's",
+        EMULATED => "emulated host (TCG): ratios carry over in direction, times are not hardware's",
         "kvm" => "virtual host (nested KVM)",
         "here" => "this machine itself",
         other => other,

@@ -13,6 +13,7 @@ use crate::images::{self, WORKLOADS};
 use crate::machine::{Accel, Acceleration, GuestSpec, Machine, MachineSpec};
 use crate::packages::{Kernel, Packages};
 use crate::progress::Progress;
+use crate::result::EMULATED;
 use crate::scheduler;
 
 /// A KVM host with an agent.
@@ -50,9 +51,6 @@ pub trait Host {
     /// What it is made of.
     fn facts(&self) -> HostFacts;
 }
-
-/// The accelerator of a host that is emulated.
-const EMULATED: &str = "tcg";
 
 /// What a host is made of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
