@@ -32,6 +32,9 @@ struct Args {
     /// auto, tcg, kvm or here.
     #[arg(long, default_value = "auto")]
     accel: String,
+    /// Have the host's clock count its instructions.
+    #[arg(long)]
+    count_instructions: bool,
     /// CPUs of the host.
     #[arg(long, default_value_t = 2)]
     cpus: u32,
@@ -88,6 +91,7 @@ fn run(args: &Args) -> Result<()> {
     let extra = args.file.iter().filter_map(|f| f.split_once(':'));
     let spec = MachineSpec {
         holdfast_in_guests: false,
+        count_instructions: args.count_instructions,
         accel: match args.accel.as_str() {
             "tcg" => Accel::Tcg,
             "kvm" => Accel::Kvm,

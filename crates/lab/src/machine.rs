@@ -44,6 +44,8 @@ use crate::progress::{Progress, megabytes};
 
 /// Longest a host may take from the start of its QEMU to the agent's first answer.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
+/// How many seconds a second of a host takes that counts its instructions, at most.
+const COUNTING_SLOWDOWN: u32 = 10;
 
 /// What a machine is, for the provenance of results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -113,7 +115,7 @@ impl Machine {
     pub fn boot(spec: &MachineSpec, progress: &Progress) -> Result<Machine> {
         let start = Instant::now();
         if spec.accel == Accel::Here {
-            accel::check_here()?;
+            accel::check_here(spec)?;
         }
         let parts = Parts::fetch(&spec.cache, &spec.guest_kernels, progress)?;
         let packages = start.elapsed();
@@ -161,6 +163,9 @@ impl Machine {
                     program = mended;
                     qemu_version.push_str(" (mended)");
                 }
+                if spec.count_instructions {
+                    qemu_version.push_str(", instructions counted");
+                }
                 let command = qemu::host(spec, &parts, how, &program, &kernel.vmlinuz, image)?;
                 let (process, socket) = Process::start(command)?;
                 (process, socket, Paths::in_image(&guests))
@@ -170,7 +175,8 @@ impl Machine {
                 (process, socket, Paths::here(spec, &parts, &guests)?)
             }
         };
-        let channel = Channel::new(socket, process.watch())?;
+        let slowdown = if spec.count_instructions { COUNTING_SLOWDOWN } else { 1 };
+        let channel = Channel::new(socket, process.watch())?.slowed_down(slowdown);
         let hello = channel.hello(BOOT_LIMIT)?;
         let boot = start.elapsed();
         step.done(&format!("Linux {}, {} CPUs", hello.kernel_release, hello.nr_cpus));

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use serde_json::json;
 
 mod emulated;
 
-use emulated::{eventually, on_an_emulated_host, read, spec};
+use emulated::{eventually, on_an_emulated_host, read, shell, spec};
 
 /// A lab wants the machine for itself.
 static TURN: Mutex<()> = Mutex::new(());
@@ -77,6 +77,58 @@ fn every_kernel() {
         assert_eq!(distance(&found[0]), distance(&found[1]));
         machine.stop_guest("vm0").unwrap();
     }
+    machine.shut_down().unwrap();
+}
+
+#[test]
+fn a_clock_that_counts_instructions_does_not_go_by_the_machines() {
+    on_an_emulated_host(counting_instructions);
+}
+
+/// Endless loops on this machine, for as long as this lives.
+struct Hogs(Vec<Child>);
+
+impl Hogs {
+    fn new(nr: usize) -> Self {
+        let hog = |_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        Hogs((0..nr).map(hog).collect())
+    }
+}
+
+impl Drop for Hogs {
+    fn drop(&mut self) {
+        for hog in &mut self.0 {
+            let _ = hog.kill();
+            let _ = hog.wait();
+        }
+    }
+}
+
+fn counting_instructions() {
+    let _turn = turn();
+    let spec = MachineSpec { cpus: 1, count_instructions: true, ..spec() };
+    let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
+    let qemu = &machine.provenance().qemu;
+    assert!(qemu.ends_with("instructions counted"), "{qemu}");
+    let uptime = || {
+        let text = read(&machine, "/proc/uptime");
+        text.split(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    let took = || {
+        let begin = uptime();
+        shell(&machine, "i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done");
+        uptime() - begin
+    };
+    // What the kernel still has to do after boot is over then.
+    took();
+    let alone = took();
+    // The machine's CPUs, three times over: it takes the host longer, but no more of its time.
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    let hogs = Hogs::new(3 * cpus);
+    let beside = took();
+    drop(hogs);
+    eprintln!("{alone:.2} s alone, {beside:.2} s on a machine that is busy");
+    assert!((beside / alone - 1.0).abs() < 0.1, "{alone} s, {beside} s");
     machine.shut_down().unwrap();
 }
 

@@ -112,12 +112,26 @@ pub struct Host {
     pub pcpus: u32,
     /// Memory of the host, guests included, MiB.
     pub memory_mib: u32,
+    /// What its clock goes by.
+    pub clock: Clock,
 }
 
 impl Default for Host {
     fn default() -> Self {
-        Host { pcpus: 2, memory_mib: 4096 }
+        Host { pcpus: 2, memory_mib: 4096, clock: Clock::default() }
     }
+}
+
+/// What the clock of a host goes by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Clock {
+    /// The machine's.
+    #[default]
+    Machine,
+    /// The instructions it has executed: every host is emulated, one CPU after the other, and a noisy machine
+    /// makes it slow but changes no figure.
+    Instructions,
 }
 
 /// Kernel release line of a guest; the newest release of the line in Debian is used.

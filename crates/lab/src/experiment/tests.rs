@@ -28,6 +28,18 @@ fn error(from: &str, to: &str) -> String {
 }
 
 #[test]
+fn a_host_that_counts_instructions_has_one_cpu() {
+    let with =
+        |host: &str| GOOD.replace("[guests.main]", &format!("[host]\n{host}\n[guests.main]"));
+    let one = parse(&with("pcpus = 1\nclock = \"instructions\"")).unwrap();
+    assert_eq!(one.host.clock, Clock::Instructions);
+    let two = parse(&with("clock = \"instructions\"")).unwrap_err().to_string();
+    assert!(two.contains("host.clock") && two.contains("pcpus = 1"), "{two}");
+    let unknown = parse(&with("clock = \"wall\"")).unwrap_err().to_string();
+    assert!(unknown.contains("instructions"), "{unknown}");
+}
+
+#[test]
 fn fills_in_what_is_left_out() {
     let e = parse(GOOD).unwrap();
     assert_eq!(e.host, Host::default());

@@ -19,6 +19,10 @@ use crate::progress::Progress;
 /// Longest a small machine may take to boot under a KVM that is any use.
 const PROBE_LIMIT: Duration = Duration::from_secs(20);
 
+/// Why there is nothing but [`Accel::Tcg`] for [`MachineSpec::count_instructions`].
+const COUNTING: &str = "only an emulated host has a clock that counts instructions: leave out `clock` in the \
+                        experiment, or take `--accel tcg`";
+
 /// Settles [`Accel::Auto`], and refuses a KVM that does not work.
 pub(super) fn choose(
     spec: &MachineSpec,
@@ -26,7 +30,10 @@ pub(super) fn choose(
     probe_image: &Path,
     progress: &Progress,
 ) -> Result<Acceleration> {
-    if spec.accel == Accel::Tcg {
+    if spec.count_instructions && spec.accel == Accel::Kvm {
+        return Err(Error::Unsupported(COUNTING.into()));
+    }
+    if spec.accel == Accel::Tcg || spec.count_instructions {
         return Ok(Acceleration::Tcg);
     }
     let why = match kvm_problem(spec, parts, probe_image, progress)? {
@@ -109,7 +116,10 @@ fn probe(spec: &MachineSpec, parts: &Parts, image: &Path) -> Result<Option<Strin
 }
 
 /// Refuses [`Accel::Here`] where it cannot work.
-pub(super) fn check_here() -> Result<()> {
+pub(super) fn check_here(spec: &MachineSpec) -> Result<()> {
+    if spec.count_instructions {
+        return Err(Error::Unsupported(COUNTING.into()));
+    }
     let refuse = |why: &str| {
         Err(Error::Unsupported(format!(
             "this machine cannot be the lab's host itself: {why}; leave out `--here` to boot one"
@@ -138,6 +148,13 @@ pub(super) fn agent_here(spec: &MachineSpec) -> Command {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn this_machine_does_not_count_instructions() {
+        let spec = MachineSpec { count_instructions: true, ..MachineSpec::new("dist") };
+        let why = check_here(&spec).unwrap_err().to_string();
+        assert!(why.contains("clock"), "{why}");
+    }
 
     #[test]
     fn a_kvm_that_is_not_nested_or_not_hardwares_passes_nothing_on() {

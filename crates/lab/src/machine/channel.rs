@@ -32,6 +32,7 @@ pub(super) struct Channel {
     next_id: AtomicU64,
     pending: Arc<Mutex<Pending>>,
     process: Watch,
+    slowdown: u32,
 }
 
 #[derive(Default)]
@@ -55,8 +56,13 @@ impl Channel {
             pending.closed = true;
             pending.calls.clear();
         });
-        let (next_id, writing) = (AtomicU64::new(1), Mutex::default());
-        Ok(Channel { stream, writing, next_id, pending, process: process.clone() })
+        let (next_id, writing, process) = (AtomicU64::new(1), Mutex::default(), process.clone());
+        Ok(Channel { stream, writing, next_id, pending, process, slowdown: 1 })
+    }
+
+    /// A second of the machine takes this many, so it is waited for as many times as long.
+    pub(super) fn slowed_down(self, slowdown: u32) -> Self {
+        Channel { slowdown, ..self }
     }
 
     /// The first answer: also tells that the machine has booted.
@@ -73,14 +79,18 @@ impl Channel {
     }
 
     pub(super) fn request(&self, request: Request) -> Result<Reply> {
-        let limit = request.time_limit() + SLACK;
+        let limit = self.limit(&request);
         self.call(request, limit, interrupt::is_pending)
     }
 
     /// As [`Channel::request`], for cleaning up: Ctrl-C is why it is called.
     pub(super) fn request_whatever_happens(&self, request: Request) -> Result<Reply> {
-        let limit = request.time_limit() + SLACK;
+        let limit = self.limit(&request);
         self.call(request, limit, || false)
+    }
+
+    fn limit(&self, request: &Request) -> Duration {
+        request.time_limit() * self.slowdown + SLACK
     }
 
     fn call(&self, request: Request, limit: Duration, stop: impl Fn() -> bool) -> Result<Reply> {

@@ -67,8 +67,14 @@ pub(super) fn host(
     command.args(&words[1..]);
     let (accel, cpu) = match how {
         Acceleration::Kvm => ("kvm", "host"),
+        // The CPUs take turns: there is one count for all of them.
+        Acceleration::Tcg if spec.count_instructions => ("tcg,thread=single", TCG_CPU),
         Acceleration::Tcg | Acceleration::Here => ("tcg,thread=multi", TCG_CPU),
     };
+    if spec.count_instructions {
+        // 2^0 ns for each: a CPU of 1 GHz that executes one in a cycle.
+        command.args(["-icount", "shift=0"]);
+    }
     command.args(["-M", "q35", "-accel", accel, "-cpu", cpu]);
     command.args(["-smp", &spec.cpus.to_string(), "-m", &spec.memory_mib.to_string()]);
     command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);

@@ -54,6 +54,8 @@ pub struct MachineSpec {
     pub cpus: u32,
     /// Memory, in MiB; ignored with [`Accel::Here`].
     pub memory_mib: u32,
+    /// Whether the host's clock counts its instructions instead of going by the machine's; it is emulated then.
+    pub count_instructions: bool,
     /// Kernels that guests will be started with.
     pub guest_kernels: Vec<Kernel>,
     /// Directory with `holdfast-agent`, `workloads/` and the other programs built.
@@ -75,6 +77,7 @@ impl MachineSpec {
             accel: Accel::Auto,
             cpus: 2,
             memory_mib: 6144,
+            count_instructions: false,
             guest_kernels: vec![Kernel::Linux7],
             dist: dist.into(),
             extra: Vec::new(),
