@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use holdfast_agent::protocol::{Reply, Request, Spawn, Stream};
-use holdfast_lab::machine::{Accel, GuestSpec, Machine, MachineSpec, PV_FEATURES};
+use holdfast_lab::machine::{Accel, Clock, GuestSpec, Machine, MachineSpec, PV_FEATURES};
 use holdfast_lab::packages::{Kernel, Packages};
 use holdfast_lab::progress::Progress;
 use holdfast_lab::{Error, Result, images, interrupt};
@@ -32,9 +32,9 @@ struct Args {
     /// auto, tcg, kvm or here.
     #[arg(long, default_value = "auto")]
     accel: String,
-    /// Have the host's clock count its instructions.
-    #[arg(long)]
-    count_instructions: bool,
+    /// What the host's clock goes by: auto, machine or instructions.
+    #[arg(long, default_value = "auto")]
+    clock: String,
     /// CPUs of the host.
     #[arg(long, default_value_t = 2)]
     cpus: u32,
@@ -91,7 +91,11 @@ fn run(args: &Args) -> Result<()> {
     let extra = args.file.iter().filter_map(|f| f.split_once(':'));
     let spec = MachineSpec {
         holdfast_in_guests: false,
-        count_instructions: args.count_instructions,
+        clock: match args.clock.as_str() {
+            "machine" => Clock::Machine,
+            "instructions" => Clock::Instructions,
+            _ => Clock::Auto,
+        },
         accel: match args.accel.as_str() {
             "tcg" => Accel::Tcg,
             "kvm" => Accel::Kvm,

@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 
 use self::channel::Channel;
 use self::process::Process;
-pub use self::spec::{Accel, Acceleration, GuestSpec, MachineSpec, PV_FEATURES};
+pub use self::spec::{Accel, Acceleration, Clock, GuestSpec, MachineSpec, PV_FEATURES};
 use crate::error::{Error, Result};
 use crate::images::{self, HOST_KERNEL, Local, Parts};
 use crate::packages::{Kernel, Package, Source};
@@ -150,6 +150,7 @@ impl Machine {
             }
             None => (how, None),
         };
+        let counts = how.counts_instructions(spec.clock);
         let start = Instant::now();
         let mut qemu_version = parts.qemu_version().to_owned();
         let step = progress.step(format!("Booting the host ({how})"));
@@ -157,13 +158,17 @@ impl Machine {
             Some(image) => {
                 let kernel = parts.kernel(HOST_KERNEL)?;
                 let mut program = qemu::program(&parts.qemu)?;
-                if how == Acceleration::Tcg
-                    && let Some(mended) = mend::mended(&program, &directory, progress)?
-                {
-                    program = mended;
-                    qemu_version.push_str(" (mended)");
+                if how == Acceleration::Tcg {
+                    if let Some(mended) = mend::mended(&program, &directory)? {
+                        program = mended;
+                        qemu_version.push_str(" (mended)");
+                    } else if counts && spec.cpus > 1 {
+                        return Err(Error::Unsupported(mend::UNKNOWN_BUILD.into()));
+                    } else {
+                        progress.note(mend::UNKNOWN_BUILD);
+                    }
                 }
-                if spec.count_instructions {
+                if counts {
                     qemu_version.push_str(", instructions counted");
                 }
                 let command = qemu::host(spec, &parts, how, &program, &kernel.vmlinuz, image)?;
@@ -175,7 +180,7 @@ impl Machine {
                 (process, socket, Paths::here(spec, &parts, &guests)?)
             }
         };
-        let slowdown = if spec.count_instructions { COUNTING_SLOWDOWN } else { 1 };
+        let slowdown = if counts { COUNTING_SLOWDOWN } else { 1 };
         let channel = Channel::new(socket, process.watch())?.slowed_down(slowdown);
         let hello = channel.hello(BOOT_LIMIT)?;
         let boot = start.elapsed();

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use holdfast_agent::protocol::{Hello, Reply, Request, Role};
-use holdfast_lab::machine::{Accel, GuestSpec, Machine, MachineSpec};
+use holdfast_lab::machine::{Accel, Clock, GuestSpec, Machine, MachineSpec};
 use holdfast_lab::packages::Kernel;
 use holdfast_lab::progress::Progress;
 use holdfast_lab::{Error, interrupt};
@@ -106,7 +106,7 @@ impl Drop for Hogs {
 
 fn counting_instructions() {
     let _turn = turn();
-    let spec = MachineSpec { cpus: 1, count_instructions: true, ..spec() };
+    let spec = MachineSpec { cpus: 1, clock: Clock::Instructions, ..spec() };
     let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
     let qemu = &machine.provenance().qemu;
     assert!(qemu.ends_with("instructions counted"), "{qemu}");

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Beside, Case, Clock, Experiment, ON_HOST, Problem, WORKLOADS, WORKLOADS_ON_HOST};
+use super::{Beside, Case, Experiment, ON_HOST, Problem, WORKLOADS, WORKLOADS_ON_HOST};
 
 /// Guests and the host's own kernel leave at least this much to the rest of the host, MiB.
 const HOST_RESERVE_MIB: u32 = 1024;
@@ -36,10 +36,6 @@ impl Experiment {
 
     fn check_host_and_guests(&self, found: &mut Problems) {
         found.range("host.pcpus", self.host.pcpus.into(), 1, 64);
-        if self.host.clock == Clock::Instructions && self.host.pcpus > 1 {
-            let why = "CPUs whose instructions are counted take turns and give some of them away: pcpus = 1";
-            found.add("host.clock", why);
-        }
         if self.guests.is_empty() {
             found.add("guests", "there must be at least one: [guests.main]");
         }

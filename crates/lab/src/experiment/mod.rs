@@ -18,6 +18,7 @@ use thiserror::Error;
 
 pub use self::case::{Beside, Case, ON_HOST, WORKLOADS, WORKLOADS_ON_HOST};
 pub use self::expect::{Expectation, Figure};
+pub use crate::machine::Clock;
 use crate::packages::Kernel;
 
 /// Why an experiment file cannot be used.
@@ -120,18 +121,6 @@ impl Default for Host {
     fn default() -> Self {
         Host { pcpus: 2, memory_mib: 4096, clock: Clock::default() }
     }
-}
-
-/// What the clock of a host goes by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Clock {
-    /// The machine's.
-    #[default]
-    Machine,
-    /// The instructions it has executed: every host is emulated, one CPU after the other, and a noisy machine
-    /// makes it slow but changes no figure.
-    Instructions,
 }
 
 /// Kernel release line of a guest; the newest release of the line in Debian is used.

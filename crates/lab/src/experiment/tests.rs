@@ -28,13 +28,17 @@ fn error(from: &str, to: &str) -> String {
 }
 
 #[test]
-fn a_host_that_counts_instructions_has_one_cpu() {
+fn what_a_clock_goes_by() {
     let with =
         |host: &str| GOOD.replace("[guests.main]", &format!("[host]\n{host}\n[guests.main]"));
-    let one = parse(&with("pcpus = 1\nclock = \"instructions\"")).unwrap();
-    assert_eq!(one.host.clock, Clock::Instructions);
-    let two = parse(&with("clock = \"instructions\"")).unwrap_err().to_string();
-    assert!(two.contains("host.clock") && two.contains("pcpus = 1"), "{two}");
+    for (host, clock) in [
+        ("pcpus = 2", Clock::Auto),
+        ("clock = \"auto\"", Clock::Auto),
+        ("clock = \"machine\"", Clock::Machine),
+        ("clock = \"instructions\"", Clock::Instructions),
+    ] {
+        assert_eq!(parse(&with(host)).unwrap().host.clock, clock);
+    }
     let unknown = parse(&with("clock = \"wall\"")).unwrap_err().to_string();
     assert!(unknown.contains("instructions"), "{unknown}");
 }

@@ -11,7 +11,7 @@ use holdfast_agent::protocol::{Reply, Request};
 use super::channel::Channel;
 use super::process::{Process, SOCKET_FD};
 use super::qemu;
-use super::spec::{Accel, Acceleration, MachineSpec};
+use super::spec::{Accel, Acceleration, Clock, MachineSpec};
 use crate::error::{Error, Result};
 use crate::images::{HOST_KERNEL, Parts};
 use crate::progress::Progress;
@@ -19,7 +19,7 @@ use crate::progress::Progress;
 /// Longest a small machine may take to boot under a KVM that is any use.
 const PROBE_LIMIT: Duration = Duration::from_secs(20);
 
-/// Why there is nothing but [`Accel::Tcg`] for [`MachineSpec::count_instructions`].
+/// Why there is nothing but [`Accel::Tcg`] for [`Clock::Instructions`].
 const COUNTING: &str = "only an emulated host has a clock that counts instructions: leave out `clock` in the \
                         experiment, or take `--accel tcg`";
 
@@ -30,10 +30,10 @@ pub(super) fn choose(
     probe_image: &Path,
     progress: &Progress,
 ) -> Result<Acceleration> {
-    if spec.count_instructions && spec.accel == Accel::Kvm {
+    if spec.clock == Clock::Instructions && spec.accel == Accel::Kvm {
         return Err(Error::Unsupported(COUNTING.into()));
     }
-    if spec.accel == Accel::Tcg || spec.count_instructions {
+    if spec.accel == Accel::Tcg || spec.clock == Clock::Instructions {
         return Ok(Acceleration::Tcg);
     }
     let why = match kvm_problem(spec, parts, probe_image, progress)? {
@@ -117,7 +117,7 @@ fn probe(spec: &MachineSpec, parts: &Parts, image: &Path) -> Result<Option<Strin
 
 /// Refuses [`Accel::Here`] where it cannot work.
 pub(super) fn check_here(spec: &MachineSpec) -> Result<()> {
-    if spec.count_instructions {
+    if spec.clock == Clock::Instructions {
         return Err(Error::Unsupported(COUNTING.into()));
     }
     let refuse = |why: &str| {
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn this_machine_does_not_count_instructions() {
-        let spec = MachineSpec { count_instructions: true, ..MachineSpec::new("dist") };
+        let spec = MachineSpec { clock: Clock::Instructions, ..MachineSpec::new("dist") };
         let why = check_here(&spec).unwrap_err().to_string();
         assert!(why.contains("clock"), "{why}");
     }

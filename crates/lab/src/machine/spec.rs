@@ -35,6 +35,13 @@ pub enum Acceleration {
     Here,
 }
 
+impl Acceleration {
+    /// Whether the clock of such a host counts its instructions.
+    pub(super) fn counts_instructions(self, clock: Clock) -> bool {
+        self == Acceleration::Tcg && clock != Clock::Machine
+    }
+}
+
 impl fmt::Display for Acceleration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -43,6 +50,20 @@ impl fmt::Display for Acceleration {
             Acceleration::Here => "this machine",
         })
     }
+}
+
+/// What the clock of a host goes by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Clock {
+    /// Instructions where the host is emulated, else the machine's clock.
+    #[default]
+    Auto,
+    /// The machine's.
+    Machine,
+    /// The instructions it has executed: every host is emulated, one CPU after the other, and a noisy machine
+    /// makes it slow but changes no figure.
+    Instructions,
 }
 
 /// A host to boot.
@@ -54,8 +75,8 @@ pub struct MachineSpec {
     pub cpus: u32,
     /// Memory, in MiB; ignored with [`Accel::Here`].
     pub memory_mib: u32,
-    /// Whether the host's clock counts its instructions instead of going by the machine's; it is emulated then.
-    pub count_instructions: bool,
+    /// What its clock goes by.
+    pub clock: Clock,
     /// Kernels that guests will be started with.
     pub guest_kernels: Vec<Kernel>,
     /// Directory with `holdfast-agent`, `workloads/` and the other programs built.
@@ -77,7 +98,7 @@ impl MachineSpec {
             accel: Accel::Auto,
             cpus: 2,
             memory_mib: 6144,
-            count_instructions: false,
+            clock: Clock::default(),
             guest_kernels: vec![Kernel::Linux7],
             dist: dist.into(),
             extra: Vec::new(),

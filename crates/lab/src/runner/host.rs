@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use holdfast_agent::protocol::{Hello, Reply, Request};
 
 use crate::error::{Error, Result};
-use crate::experiment::{Clock, Contender, CpuFeatures, Experiment, Guest};
+use crate::experiment::{Contender, CpuFeatures, Experiment, Guest};
 use crate::images::{self, WORKLOADS};
 use crate::machine::{Accel, Acceleration, GuestSpec, Machine, MachineSpec};
 use crate::packages::{Kernel, Packages};
@@ -97,7 +97,7 @@ impl LabHost {
             accel: place.accel,
             cpus: experiment.host.pcpus,
             memory_mib: experiment.host.memory_mib,
-            count_instructions: experiment.host.clock == Clock::Instructions,
+            clock: experiment.host.clock,
             guest_kernels: kernels,
             extra,
             holdfast_in_guests: experiment.guests.values().any(|guest| guest.spins),
