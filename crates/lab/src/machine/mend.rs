@@ -17,13 +17,17 @@
 //! **Turns are short.** Where instructions are the clock, emulated CPUs take turns until the next timer, which may be
 //! milliseconds away: every CPU would be stolen from the host for as long, again and again.
 //! `icount_percpu_budget()` says [`TURN`] instead.
+//!
+//! **PAUSE exits once in [`PAUSES`].** The pause filter has no counter in QEMU: a guest whose PAUSE is intercepted exits
+//! at each, and what a spinning vCPU does is to exit. `helper_svm_check_intercept()` counts; there is room for the code
+//! in `icount_percpu_budget()`, and for the number in `replay_break_icount`, which only replays use.
 
 use std::fs::{self, Permissions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use iced_x86::{Code, Decoder, DecoderOptions, Instruction};
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction, Mnemonic, Register};
 use object::elf::FileHeader64;
 use object::read::elf::ElfFile;
 use object::{Endianness, Object, ObjectSection, ObjectSymbol};
@@ -33,11 +37,20 @@ use crate::error::{Error, Result};
 use crate::images::{hex, made_once};
 
 /// Raised when a mend changes: copies made before are not used any more.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Instructions that a CPU executes before it is another's turn: a microsecond, about what it takes one CPU to make
 /// another notice something.
 const TURN: u32 = 1000;
+
+/// PAUSEs for each that exits: the count that KVM gives AMD's CPUs to begin with.
+const PAUSES: u32 = 3000;
+
+/// Bytes of `icount_percpu_budget()` that say so.
+const ROOM_FOR_TURN: usize = 8;
+
+const NOP: u8 = 0x90;
+const JMP: u8 = 0xe9;
 
 /// What a program without mends means.
 pub(super) const UNKNOWN_BUILD: &str = "this build of QEMU is not known and cannot be mended: its emulation loses guests, and CPUs \
@@ -79,21 +92,27 @@ impl<'a> Program<'a> {
     /// All of the mends, or none.
     fn patches(&self) -> Option<Vec<Patch>> {
         let deliver = self.function("do_interrupt_x86_hardirq")?.address;
+        let vmrun = self.function("helper_vmrun")?;
+        let pause = self.function("helper_pause")?;
+        let budget = self.function("icount_percpu_budget")?;
+        let check = self.function("helper_svm_check_intercept")?;
+        let check_param = self.function("cpu_svm_check_intercept_param")?.address;
+        let counter = self.symbol("replay_break_icount")?.address();
+        let count = budget.address + ROOM_FOR_TURN as u64;
         Some(vec![
-            self.patch("helper_vmrun", |f| f.without_useless_store(deliver))?,
-            self.patch("helper_pause", Function::staying_in_the_loop)?,
-            self.patch("icount_percpu_budget", Function::saying_turn)?,
+            vmrun.in_file(vmrun.without_useless_store(deliver)?),
+            pause.in_file(pause.staying_in_the_loop()?),
+            budget.in_file(budget.saying_turn(counting_pauses(count, counter, check_param)?)?),
+            check.in_file(check.counting_pauses(check_param, count)?),
         ])
     }
 
-    fn patch(&self, name: &str, find: impl Fn(&Function<'a>) -> Option<Patch>) -> Option<Patch> {
-        let function = self.function(name)?;
-        let Patch { offset, bytes } = find(&function)?;
-        Some(Patch { offset: function.offset + offset, bytes })
+    fn symbol(&self, name: &str) -> Option<impl ObjectSymbol<'_>> {
+        self.0.dynamic_symbols().find(|s| s.name() == Ok(name))
     }
 
     fn function(&self, name: &str) -> Option<Function<'a>> {
-        let symbol = self.0.dynamic_symbols().find(|s| s.name() == Ok(name))?;
+        let symbol = self.symbol(name)?;
         let text = self.0.section_by_index(symbol.section_index()?).ok()?;
         let code = text.data_range(symbol.address(), symbol.size()).ok()??;
         let (start, _) = text.file_range()?;
@@ -114,6 +133,10 @@ impl Function<'_> {
         Decoder::with_ip(64, self.code, self.address, DecoderOptions::NONE).into_iter().collect()
     }
 
+    fn in_file(&self, Patch { offset, bytes }: Patch) -> Patch {
+        Patch { offset: self.offset + offset, bytes }
+    }
+
     fn patch(&self, address: u64, bytes: Vec<u8>) -> Option<Patch> {
         Some(Patch { offset: usize::try_from(address - self.address).ok()?, bytes })
     }
@@ -124,7 +147,6 @@ impl Function<'_> {
         const NMI: u32 = 2;
         /// More than there are between the two: other fields are set, and a log is written.
         const NEAR: usize = 16;
-        const NOP: u8 = 0x90;
         let code = self.instructions();
         let nmi = only(code.iter().filter(|i| stores(i, NMI)))?;
         let call = only(code.iter().enumerate().filter(|(_, i)| {
@@ -150,14 +172,62 @@ impl Function<'_> {
         self.patch(store.next_ip() - bytes.len() as u64, bytes)
     }
 
-    /// `icount_percpu_budget()` that says [`TURN`]: `mov $TURN,%eax; ret`.
-    fn saying_turn(&self) -> Option<Patch> {
-        let bytes = [&[0xb8], &TURN.to_le_bytes()[..], &[0xc3]].concat();
+    /// `icount_percpu_budget()` that says [`TURN`], `mov $TURN,%eax; ret`, with `other` code behind.
+    fn saying_turn(&self, other: Vec<u8>) -> Option<Patch> {
+        let mut bytes = [&[0xb8], &TURN.to_le_bytes()[..], &[0xc3]].concat();
+        bytes.resize(ROOM_FOR_TURN, NOP);
+        bytes.extend(other);
         if bytes.len() > self.code.len() {
             return None;
         }
         self.patch(self.address, bytes)
     }
+
+    /// `helper_svm_check_intercept()`, which adds a zero and its return address to its arguments and goes on as
+    /// `check_param`, that goes by `count` instead.
+    fn counting_pauses(&self, check_param: u64, count: u64) -> Option<Patch> {
+        let code = self.instructions();
+        let mnemonics: Vec<_> = code.iter().map(Instruction::mnemonic).collect();
+        let known = [Mnemonic::Endbr64, Mnemonic::Mov, Mnemonic::Xor, Mnemonic::Jmp];
+        let [begin, address, zero, jump] = code[..] else { return None };
+        let is_known = mnemonics == known
+            && (address.op0_register(), address.memory_base()) == (Register::RCX, Register::RSP)
+            && address.memory_displacement64() == 0
+            && (zero.op0_register(), zero.op1_register()) == (Register::EDX, Register::EDX)
+            && jump.near_branch_target() == check_param;
+        if !is_known {
+            return None;
+        }
+        let mut bytes = vec![JMP];
+        bytes.extend(relative(begin.next_ip() + 5, count)?);
+        self.patch(begin.next_ip(), bytes)
+    }
+}
+
+/// Code at `address` that goes on as `check_param`, but for PAUSE only when `counter` has run down.
+fn counting_pauses(address: u64, counter: u64, check_param: u64) -> Option<Vec<u8>> {
+    /// `SVM_EXIT_PAUSE`.
+    const PAUSE: u8 = 0x77;
+    let mut code = vec![0x48, 0x8b, 0x0c, 0x24]; // mov (%rsp),%rcx
+    code.extend([0x31, 0xd2]); // xor %edx,%edx
+    code.extend([0x83, 0xfe, PAUSE]); // cmp $PAUSE,%esi
+    code.extend([0x75, 18]); // jne 1f
+    code.extend([0xff, 0x0d]); // decl counter
+    code.extend(relative(address + code.len() as u64 + 4, counter)?);
+    code.extend([0x79, 15]); // jns 2f
+    code.extend([0xc7, 0x05]); // movl $PAUSES - 1,counter
+    code.extend(relative(address + code.len() as u64 + 8, counter)?);
+    code.extend((PAUSES - 1).to_le_bytes());
+    code.push(JMP); // 1: jmp check_param
+    code.extend(relative(address + code.len() as u64 + 4, check_param)?);
+    code.push(0xc3); // 2: ret
+    Some(code)
+}
+
+/// What an instruction that ends at `next` holds for `target`.
+fn relative(next: u64, target: u64) -> Option<[u8; 4]> {
+    let distance = i32::try_from(target.cast_signed() - next.cast_signed()).ok()?;
+    Some(distance.to_le_bytes())
 }
 
 /// Whether it stores this constant.
@@ -225,7 +295,8 @@ mod tests {
         for code in [OTHER.to_vec(), [LEAVE, LEAVE].concat()] {
             assert_eq!(function(&code).staying_in_the_loop(), None, "{code:x?}");
         }
-        assert_eq!(function(&[0xc3]).saying_turn(), None, "no room");
+        assert_eq!(function(&[0xc3]).saying_turn(Vec::new()), None, "no room");
+        assert_eq!(function(&[0xc3]).counting_pauses(DELIVER, DELIVER), None);
     }
 
     #[test]
@@ -241,11 +312,56 @@ mod tests {
 
     #[test]
     fn a_turn_is_all_that_the_budget_says() {
-        let Patch { bytes, .. } = function(&[0x90; 32]).saying_turn().unwrap();
+        let Patch { bytes, .. } = function(&[0x90; 32]).saying_turn(vec![0xf4]).unwrap();
         let code = function(&bytes).instructions();
         let codes: Vec<_> = code.iter().map(Instruction::code).collect();
-        assert_eq!(codes, [Code::Mov_r32_imm32, Code::Retnq]);
+        let expected = [Code::Mov_r32_imm32, Code::Retnq, Code::Nopd, Code::Nopd, Code::Hlt];
+        assert_eq!(codes, expected);
         assert_eq!(code[0].immediate32(), TURN);
+        assert_eq!(code[4].ip(), VMRUN + ROOM_FOR_TURN as u64);
+    }
+
+    #[test]
+    fn pauses_are_counted_and_every_branch_goes_where_it_should() {
+        const CHECK_PARAM: u64 = 0x9000;
+        const COUNTER: u64 = 0x40_0000;
+        let bytes = counting_pauses(VMRUN, COUNTER, CHECK_PARAM).unwrap();
+        let code = function(&bytes).instructions();
+        let codes: Vec<_> = code.iter().map(Instruction::code).collect();
+        let expected = [
+            Code::Mov_r64_rm64,
+            Code::Xor_rm32_r32,
+            Code::Cmp_rm32_imm8,
+            Code::Jne_rel8_64,
+            Code::Dec_rm32,
+            Code::Jns_rel8_64,
+            Code::Mov_rm32_imm32,
+            Code::Jmp_rel32_64,
+            Code::Retnq,
+        ];
+        assert_eq!(codes, expected);
+        assert_eq!(code[3].near_branch_target(), code[7].ip());
+        assert_eq!(code[5].near_branch_target(), code[8].ip());
+        assert_eq!(code[7].near_branch_target(), CHECK_PARAM);
+        for counter in [&code[4], &code[6]] {
+            assert_eq!(counter.ip_rel_memory_address(), COUNTER);
+        }
+        assert!(stores(&code[6], PAUSES - 1));
+        assert_eq!(counting_pauses(0, 1 << 40, CHECK_PARAM), None, "too far away");
+    }
+
+    #[test]
+    fn the_check_of_intercepts_goes_by_the_count() {
+        // endbr64; mov (%rsp),%rcx; xor %edx,%edx; jmp DELIVER
+        let mut check = vec![0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x8b, 0x0c, 0x24, 0x31, 0xd2, JMP];
+        check.extend(relative(VMRUN + 15, DELIVER).unwrap());
+        let Patch { offset, bytes } = function(&check).counting_pauses(DELIVER, 0x3000).unwrap();
+        assert_eq!(function(&check).counting_pauses(DELIVER + 1, 0x3000), None);
+        let mut mended = check.clone();
+        mended[offset..][..bytes.len()].copy_from_slice(&bytes);
+        let code = function(&mended).instructions();
+        assert_eq!(code[0].code(), Code::Endbr64);
+        assert_eq!(code[1].near_branch_target(), 0x3000);
     }
 
     #[test]
