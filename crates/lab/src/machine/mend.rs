@@ -12,7 +12,8 @@
 //!
 //! **A CPU that spins takes its time.** `helper_pause()` leaves the loop for good, so that other emulated CPUs get the
 //! rest of its turn: where instructions are the clock, spinning would cost next to nothing. It still ends the
-//! translated block, but goes on with the same CPU.
+//! translated block, but goes on with the same CPU, and counts for as many instructions as [`PAUSE`] says: a CPU takes
+//! tens of cycles for it.
 //!
 //! **Turns are short.** Where instructions are the clock, emulated CPUs take turns until the next timer, which may be
 //! milliseconds away: every CPU would be stolen from the host for as long, again and again.
@@ -37,14 +38,17 @@ use crate::error::{Error, Result};
 use crate::images::{hex, made_once};
 
 /// Raised when a mend changes: copies made before are not used any more.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// Instructions that a CPU executes before it is another's turn: a microsecond, about what it takes one CPU to make
 /// another notice something.
 const TURN: u32 = 1000;
 
-/// PAUSEs for each that exits: the count that KVM gives AMD's CPUs to begin with.
-const PAUSES: u32 = 3000;
+/// Instructions that a PAUSE takes the time of: 40 ns where two CPUs take turns, as on hardware.
+const PAUSE: u8 = 20;
+
+/// PAUSEs for each that exits: with two CPUs after some 50 us, as on hardware with KVM's count of 3000.
+const PAUSES: u32 = 1000;
 
 /// Bytes of `icount_percpu_budget()` that say so.
 const ROOM_FOR_TURN: usize = 8;
@@ -98,11 +102,17 @@ impl<'a> Program<'a> {
         let check = self.function("helper_svm_check_intercept")?;
         let check_param = self.function("cpu_svm_check_intercept_param")?.address;
         let counter = self.symbol("replay_break_icount")?.address();
-        let count = budget.address + ROOM_FOR_TURN as u64;
+        let exit = self.function("cpu_loop_exit")?.address;
+        let left = self.function("icount_update")?.field_of_instructions_left()?;
+        let pausing = budget.address + ROOM_FOR_TURN as u64;
+        let pausing_code = taking_time_for_pause(pausing, left, exit)?;
+        let count = pausing + pausing_code.len() as u64;
+        let other = [pausing_code, counting_pauses(count, counter, check_param)?].concat();
         Some(vec![
             vmrun.in_file(vmrun.without_useless_store(deliver)?),
             pause.in_file(pause.staying_in_the_loop()?),
-            budget.in_file(budget.saying_turn(counting_pauses(count, counter, check_param)?)?),
+            pause.in_file(pause.calling(exit, pausing)?),
+            budget.in_file(budget.saying_turn(other)?),
             check.in_file(check.counting_pauses(check_param, count)?),
         ])
     }
@@ -149,9 +159,7 @@ impl Function<'_> {
         const NEAR: usize = 16;
         let code = self.instructions();
         let nmi = only(code.iter().filter(|i| stores(i, NMI)))?;
-        let call = only(code.iter().enumerate().filter(|(_, i)| {
-            i.code() == Code::Call_rel32_64 && i.near_branch_target() == deliver
-        }))?;
+        let call = only(code.iter().enumerate().filter(|(_, i)| calls(i, deliver)))?;
         let field = |i: &Instruction| (i.memory_base(), i.memory_displacement64());
         let before = &code[call.0.saturating_sub(NEAR)..call.0];
         let store = only(
@@ -170,6 +178,23 @@ impl Function<'_> {
         let bytes = STAY.to_le_bytes().to_vec();
         // The immediate is the last of it.
         self.patch(store.next_ip() - bytes.len() as u64, bytes)
+    }
+
+    /// The only call of `before`, of `now` instead.
+    fn calling(&self, before: u64, now: u64) -> Option<Patch> {
+        let code = self.instructions();
+        let call = only(code.iter().filter(|i| calls(i, before)))?;
+        let bytes = relative(call.next_ip(), now)?.to_vec();
+        self.patch(call.next_ip() - bytes.len() as u64, bytes)
+    }
+
+    /// Where a `CPUState` has the instructions left of a turn, 16 bits: the only such field that `icount_update()` reads.
+    fn field_of_instructions_left(&self) -> Option<u32> {
+        let code = self.instructions();
+        let read = only(code.iter().filter(|i| i.code() == Code::Movzx_r32_rm16))?;
+        let is_of_argument =
+            read.memory_base() == Register::RDI && read.memory_index() == Register::None;
+        is_of_argument.then_some(read.memory_displacement32())
     }
 
     /// `icount_percpu_budget()` that says [`TURN`], `mov $TURN,%eax; ret`, with `other` code behind.
@@ -204,13 +229,25 @@ impl Function<'_> {
     }
 }
 
+/// Code at `address` that takes [`PAUSE`] off the instructions `left` of its argument's turn, as far as there are any, and
+/// goes on as `exit`.
+fn taking_time_for_pause(address: u64, left: u32, exit: u64) -> Option<Vec<u8>> {
+    let left = left.to_le_bytes();
+    let mut code = [&[0x66, 0x83, 0xaf], &left[..], &[PAUSE]].concat(); // subw $PAUSE,left(%rdi)
+    code.extend([0x73, 9]); // jnc 1f
+    code.extend([&[0x66, 0xc7, 0x87], &left[..], &[0, 0]].concat()); // movw $0,left(%rdi)
+    code.push(JMP); // 1: jmp exit
+    code.extend(relative(address + code.len() as u64 + 4, exit)?);
+    Some(code)
+}
+
 /// Code at `address` that goes on as `check_param`, but for PAUSE only when `counter` has run down.
 fn counting_pauses(address: u64, counter: u64, check_param: u64) -> Option<Vec<u8>> {
     /// `SVM_EXIT_PAUSE`.
-    const PAUSE: u8 = 0x77;
+    const EXIT: u8 = 0x77;
     let mut code = vec![0x48, 0x8b, 0x0c, 0x24]; // mov (%rsp),%rcx
     code.extend([0x31, 0xd2]); // xor %edx,%edx
-    code.extend([0x83, 0xfe, PAUSE]); // cmp $PAUSE,%esi
+    code.extend([0x83, 0xfe, EXIT]); // cmp $EXIT,%esi
     code.extend([0x75, 18]); // jne 1f
     code.extend([0xff, 0x0d]); // decl counter
     code.extend(relative(address + code.len() as u64 + 4, counter)?);
@@ -228,6 +265,10 @@ fn counting_pauses(address: u64, counter: u64, check_param: u64) -> Option<Vec<u
 fn relative(next: u64, target: u64) -> Option<[u8; 4]> {
     let distance = i32::try_from(target.cast_signed() - next.cast_signed()).ok()?;
     Some(distance.to_le_bytes())
+}
+
+fn calls(instruction: &Instruction, function: u64) -> bool {
+    instruction.code() == Code::Call_rel32_64 && instruction.near_branch_target() == function
 }
 
 /// Whether it stores this constant.
@@ -256,7 +297,7 @@ mod tests {
     const LEAVE: &[u8] = &[0xc7, 0x83, 0x50, 0xc2, 0xff, 0xff, 0, 0, 1, 0];
 
     /// These instructions, a call of [`DELIVER`], and these.
-    fn code(before: &[&[u8]], after: &[&[u8]]) -> Vec<u8> {
+    fn code_with_call(before: &[&[u8]], after: &[&[u8]]) -> Vec<u8> {
         let mut code = before.concat();
         let next = VMRUN + code.len() as u64 + 5;
         code.push(0xe8);
@@ -275,20 +316,24 @@ mod tests {
 
     #[test]
     fn the_store_before_the_delivery_is_found() {
-        let found = at(&code(&[OTHER, STORE, OTHER], &[OTHER, STORE, NMI]));
+        let found = at(&code_with_call(&[OTHER, STORE, OTHER], &[OTHER, STORE, NMI]));
         assert_eq!(found, Some(Patch { offset: OTHER.len(), bytes: vec![0x90; STORE.len()] }));
     }
 
     #[test]
     fn what_is_not_understood_is_left_alone() {
-        assert_eq!(at(&code(&[OTHER, STORE], &[])), None, "nothing tells where the field is");
         assert_eq!(
-            at(&code(&[OTHER], &[STORE, NMI])),
+            at(&code_with_call(&[OTHER, STORE], &[])),
+            None,
+            "nothing tells where the field is"
+        );
+        assert_eq!(
+            at(&code_with_call(&[OTHER], &[STORE, NMI])),
             None,
             "the store is not before the delivery"
         );
-        assert_eq!(at(&code(&[STORE, STORE], &[NMI])), None, "two stores");
-        let call = code(&[STORE], &[NMI]);
+        assert_eq!(at(&code_with_call(&[STORE, STORE], &[NMI])), None, "two stores");
+        let call = code_with_call(&[STORE], &[NMI]);
         let another = function(&call).without_useless_store(DELIVER + 1);
         assert_eq!(another, None, "another function is called");
         assert_eq!(at(&[]), None);
@@ -348,6 +393,35 @@ mod tests {
         }
         assert!(stores(&code[6], PAUSES - 1));
         assert_eq!(counting_pauses(0, 1 << 40, CHECK_PARAM), None, "too far away");
+    }
+
+    #[test]
+    fn a_pause_takes_its_time() {
+        const LEFT: u32 = 0x405c;
+        // movzwl 0x405c(%rdi),%edx
+        let update = [0x0f, 0xb7, 0x97, 0x5c, 0x40, 0x00, 0x00];
+        assert_eq!(function(&update).field_of_instructions_left(), Some(LEFT));
+        assert_eq!(function(OTHER).field_of_instructions_left(), None);
+
+        let bytes = taking_time_for_pause(VMRUN, LEFT, DELIVER).unwrap();
+        let code = function(&bytes).instructions();
+        let codes: Vec<_> = code.iter().map(Instruction::code).collect();
+        let expected =
+            [Code::Sub_rm16_imm8, Code::Jae_rel8_64, Code::Mov_rm16_imm16, Code::Jmp_rel32_64];
+        assert_eq!(codes, expected);
+        for field in [&code[0], &code[2]] {
+            assert_eq!((field.memory_base(), field.memory_displacement32()), (Register::RDI, LEFT));
+        }
+        assert_eq!((code[0].immediate8(), code[2].immediate16()), (PAUSE, 0));
+        assert_eq!(code[1].near_branch_target(), code[3].ip());
+        assert_eq!(code[3].near_branch_target(), DELIVER);
+
+        let before = code_with_call(&[OTHER], &[]);
+        let Patch { offset, bytes } = function(&before).calling(DELIVER, 0x3000).unwrap();
+        let mut mended = before.clone();
+        mended[offset..][..bytes.len()].copy_from_slice(&bytes);
+        assert!(calls(&function(&mended).instructions()[1], 0x3000));
+        assert_eq!(function(&before).calling(DELIVER + 1, 0x3000), None);
     }
 
     #[test]
