@@ -162,11 +162,31 @@ HF_FN enum hf_target hf_yield_target(enum hf_class class, const struct hf_siblin
 		if (s->holder && (named || spun_long))
 			return HF_TO_HOLDER;
 		break;
+	case HF_FREE:
+		/* Stopped here it stops nobody, and the lock moves on. */
+		if (s->holder)
+			return HF_TO_HOLDER;
+		/* Else it spins in user space, if at all. */
+		spun_long = true;
+		break;
 	default:
-		/* It spins in user space, or cannot be read. */
 		spun_long = true;
 	}
 	return named && spun_long ? HF_TO_NAMED : HF_TO_NOBODY;
+}
+
+/* Powers of two of hf_first_look(). */
+#define HF_FIRST_LOOKS 5
+
+/*
+ * How soon a vCPU that has just come to run is looked at. Where all vCPUs are queued for one lock,
+ * it passes the lock on at once and queues again behind those who have no CPU, who pass
+ * it on one by one for ever. Only who is looked at in the moment between can be stopped outside
+ * of the queue, and when the moment is depends on the CPU and the lock: @random finds it.
+ */
+HF_FN u64 hf_first_look(u32 random, const struct hf_params *prm)
+{
+	return prm->look_ns >> (random % HF_FIRST_LOOKS);
 }
 
 /*

@@ -67,6 +67,12 @@ impl Params {
         unsafe { raw::hf_grace_decide(grace, bank_ns, class, siblings, self) }
     }
 
+    /// How soon a vCPU is looked at that has just come to run.
+    pub fn first_look(&self, random: u32) -> u64 {
+        // SAFETY: reads `self` only.
+        unsafe { raw::hf_first_look(random, self) }
+    }
+
     /// Grace saved by a VM after one of its vCPUs ran for `ran_ns`.
     pub fn earn(&self, bank_ns: u64, ran_ns: u64) -> u64 {
         // SAFETY: reads `self` only.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! To whom a vCPU that spins gives its CPU.
 
-use holdfast_policy::{Siblings, Target, VcpuClass, is_worth_extending, yield_target};
+use holdfast_policy::{Params, Siblings, Target, VcpuClass, is_worth_extending, yield_target};
 use proptest::prelude::*;
 
 fn siblings() -> impl Strategy<Value = Siblings> {
@@ -32,7 +32,9 @@ fn a_waiter_runs_its_holder_and_a_caller_whom_it_called() {
         (Holder, nobody, true, false, ToNobody),
         (Free, nobody, true, false, ToNamed),
         (Unknown, nobody, true, false, ToNamed),
-        (Free, both, false, false, ToNobody),
+        (Free, both, false, false, ToHolder),
+        (Free, Siblings { queued: true, ..nobody }, false, false, ToNobody),
+        (Free, Siblings { called: true, ..nobody }, false, false, ToNobody),
     ] {
         assert_eq!(
             yield_target(class, &siblings, named, spun_long),
@@ -43,6 +45,17 @@ fn a_waiter_runs_its_holder_and_a_caller_whom_it_called() {
 }
 
 proptest! {
+    #[test]
+    fn the_first_look_finds_every_moment_and_is_never_late(random: u32, look_ns in 20_000..100_000_000u64) {
+        let params = Params { look_ns, ..Params::default() };
+        let first = params.first_look(random);
+        prop_assert!(first <= look_ns && first >= look_ns / 16);
+        let mut moments: Vec<_> = (0..16).map(|i| params.first_look(random.wrapping_add(i))).collect();
+        moments.sort_unstable();
+        moments.dedup();
+        prop_assert_eq!(moments.len(), 5);
+    }
+
     #[test]
     fn goes_to_nobody_who_is_not_there(c in class(), s in siblings(), named: bool, long: bool) {
         match yield_target(c, &s, named, long) {

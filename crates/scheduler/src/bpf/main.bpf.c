@@ -362,7 +362,7 @@ void BPF_STRUCT_OPS(holdfast_running, struct task_struct *p)
 
 	/* It has just come to run: in a moment it may be waiting. */
 	if (waiters_enabled && READ_ONCE(nr_stuck) && readable_vcpu_of(p))
-		look_in(params.look_ns, p, cctx);
+		look_in(hf_first_look(bpf_get_prandom_u32(), &params), p, cctx);
 }
 
 void BPF_STRUCT_OPS(holdfast_tick, struct task_struct *p)

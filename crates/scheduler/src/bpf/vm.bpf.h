@@ -199,10 +199,11 @@ struct stuck {
 static void find_stuck(struct hf_vm_ctx *vm, enum hf_class class, struct stuck *s)
 {
 	__builtin_memset(s, 0, sizeof(*s));
-	/* Nobody whom a Free vCPU waits for shows in what can be read. */
-	if (class == HF_FREE || class == HF_UNKNOWN || !vm->waiting)
+	if (class == HF_UNKNOWN || !vm->waiting)
 		return;
-	s->called_tid = find_called(vm);
+	/* Who is Free waits for no call. */
+	if (class != HF_FREE)
+		s->called_tid = find_called(vm);
 	s->holder_tid = find_holder(vm);
 	s->siblings.called = s->called_tid;
 	s->siblings.holder = s->holder_tid;
