@@ -17,7 +17,7 @@ use serde_json::json;
 
 mod emulated;
 
-use emulated::{eventually, on_an_emulated_host, read, shell, spec};
+use emulated::{eventually, on_an_emulated_host, read, shell, spec, uptime};
 
 /// A lab wants the machine for itself.
 static TURN: Mutex<()> = Mutex::new(());
@@ -110,14 +110,10 @@ fn counting_instructions() {
     let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
     let qemu = &machine.provenance().qemu;
     assert!(qemu.ends_with("instructions counted"), "{qemu}");
-    let uptime = || {
-        let text = read(&machine, "/proc/uptime");
-        text.split(' ').next().unwrap().parse::<f64>().unwrap()
-    };
     let took = || {
-        let begin = uptime();
+        let begin = uptime(&machine);
         shell(&machine, "i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done");
-        uptime() - begin
+        uptime(&machine) - begin
     };
     // What the kernel still has to do after boot is over then.
     took();

@@ -169,6 +169,11 @@ pub(crate) fn read(machine: &Machine, path: &str) -> String {
     }
 }
 
+/// How long the host runs, in s, by its own clock.
+pub(crate) fn uptime(machine: &Machine) -> f64 {
+    read(machine, "/proc/uptime").split(' ').next().unwrap().parse().unwrap()
+}
+
 /// A recording made in the host, as this machine's own `holdfast` replays it; it is kept, and so is what
 /// the options have it write.
 pub(crate) fn replay(machine: &Machine, recording: &str, options: &[&str]) -> Value {
