@@ -17,7 +17,7 @@ use serde_json::json;
 
 mod emulated;
 
-use emulated::{eventually, on_an_emulated_host, read, shell, spec, uptime};
+use emulated::{end, eventually, hog, on_an_emulated_host, read, shell, spec, uptime};
 
 /// A lab wants the machine for itself.
 static TURN: Mutex<()> = Mutex::new(());
@@ -106,7 +106,7 @@ impl Drop for Hogs {
 
 fn counting_instructions() {
     let _turn = turn();
-    let spec = MachineSpec { cpus: 1, clock: Clock::Instructions, ..spec() };
+    let spec = MachineSpec { cpus: 2, clock: Clock::Instructions, ..spec() };
     let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
     let qemu = &machine.provenance().qemu;
     assert!(qemu.ends_with("instructions counted"), "{qemu}");
@@ -125,6 +125,12 @@ fn counting_instructions() {
     drop(hogs);
     eprintln!("{alone:.2} s alone, {beside:.2} s on a machine that is busy");
     assert!((beside / alone - 1.0).abs() < 0.1, "{alone} s, {beside} s");
+    // Of the host's CPUs each has every other turn.
+    hog(&machine, "hog", "", None);
+    let shared = took();
+    eprintln!("{shared:.2} s while the host's other CPU is busy");
+    assert!((shared / alone - 2.0).abs() < 0.4, "{alone} s, {shared} s");
+    end(&machine, "hog", libc::SIGKILL);
     machine.shut_down().unwrap();
 }
 

@@ -13,8 +13,8 @@ use crate::error::Result;
 use crate::images::Parts;
 use crate::packages::Tree;
 
-/// TCG offers no pause filter of its own accord; with these KVM intercepts PAUSE in the emulated host
-/// (TCG has no counter, so every PAUSE exits). QEMU warns that it does not emulate them.
+/// TCG offers no pause filter of its own accord; with these KVM intercepts PAUSE in the emulated host. QEMU
+/// warns that it does not emulate them; [`super::mend`] counts.
 ///
 /// It is without what is slow in TCG: string instructions that the kernel takes for fast, which copy and
 /// clear byte by byte, and a fifth level of page tables, which every miss of the TLB walks.
