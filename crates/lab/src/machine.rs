@@ -159,7 +159,7 @@ impl Machine {
                 let kernel = parts.kernel(HOST_KERNEL)?;
                 let mut program = qemu::program(&parts.qemu)?;
                 if how == Acceleration::Tcg {
-                    if let Some(mended) = mend::mended(&program, &directory)? {
+                    if let Some(mended) = mend::mended(&program, counts, &directory)? {
                         program = mended;
                         qemu_version.push_str(" (mended)");
                     } else if counts && spec.cpus > 1 {

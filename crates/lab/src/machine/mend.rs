@@ -10,13 +10,14 @@
 //! event leave `helper_vmrun()` for the loop and need the vector; for an external interrupt the store is of no use
 //! and left out.
 //!
+//! The others are for hosts whose clock counts instructions.
+//!
 //! **A CPU that spins takes its time.** `helper_pause()` leaves the loop for good, so that other emulated CPUs get the
-//! rest of its turn: where instructions are the clock, spinning would cost next to nothing. It still ends the
+//! rest of its turn: spinning would cost next to nothing. It still ends the
 //! translated block, but goes on with the same CPU, and counts for as many instructions as [`PAUSE`] says: a CPU takes
 //! tens of cycles for it.
 //!
-//! **Turns are short.** Where instructions are the clock, emulated CPUs take turns until the next timer, which may be
-//! milliseconds away: every CPU would be stolen from the host for as long, again and again.
+//! **Turns are short.** CPUs take turns until the next timer, which may be milliseconds away: every CPU would be stolen from the host for as long, again and again.
 //! `icount_percpu_budget()` says [`TURN`] instead.
 //!
 //! **PAUSE exits once in [`PAUSES`].** The pause filter has no counter in QEMU: a guest whose PAUSE is intercepted exits
@@ -38,7 +39,7 @@ use crate::error::{Error, Result};
 use crate::images::{hex, made_once};
 
 /// Raised when a mend changes: copies made before are not used any more.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// Instructions that a CPU executes before it is another's turn: a microsecond, about what it takes one CPU to make
 /// another notice something.
@@ -61,10 +62,12 @@ pub(super) const UNKNOWN_BUILD: &str = "this build of QEMU is not known and cann
      that take turns take long ones; `clock = \"machine\"` in the experiment's `[host]` does without turns";
 
 /// A copy of the program with the mends, below `directory`; none if it is built in a way that is not understood.
-pub(super) fn mended(program: &Path, directory: &Path) -> Result<Option<PathBuf>> {
+/// `counts`: for a host whose clock counts instructions.
+pub(super) fn mended(program: &Path, counts: bool, directory: &Path) -> Result<Option<PathBuf>> {
     let mut data = fs::read(program).map_err(Error::io("reading", program))?;
-    let name = format!("qemu-mended-{VERSION}-{}", &hex(&Sha256::digest(&data))[..20]);
-    let Some(patches) = Program::parse(&data).and_then(|program| program.patches()) else {
+    let kind = if counts { "counting" } else { "plain" };
+    let name = format!("qemu-mended-{VERSION}-{kind}-{}", &hex(&Sha256::digest(&data))[..20]);
+    let Some(patches) = Program::parse(&data).and_then(|program| program.patches(counts)) else {
         return Ok(None);
     };
     let copy = made_once(directory, &name, |mut file| {
@@ -93,10 +96,18 @@ impl<'a> Program<'a> {
         ElfFile::parse(data).ok().map(Program)
     }
 
-    /// All of the mends, or none.
-    fn patches(&self) -> Option<Vec<Patch>> {
+    /// All of the mends for such a host, or none.
+    fn patches(&self, counts: bool) -> Option<Vec<Patch>> {
         let deliver = self.function("do_interrupt_x86_hardirq")?.address;
         let vmrun = self.function("helper_vmrun")?;
+        let mut patches = vec![vmrun.in_file(vmrun.without_useless_store(deliver)?)];
+        if counts {
+            patches.extend(self.patches_for_counting()?);
+        }
+        Some(patches)
+    }
+
+    fn patches_for_counting(&self) -> Option<[Patch; 4]> {
         let pause = self.function("helper_pause")?;
         let budget = self.function("icount_percpu_budget")?;
         let check = self.function("helper_svm_check_intercept")?;
@@ -108,8 +119,7 @@ impl<'a> Program<'a> {
         let pausing_code = taking_time_for_pause(pausing, left, exit)?;
         let count = pausing + pausing_code.len() as u64;
         let other = [pausing_code, counting_pauses(count, counter, check_param)?].concat();
-        Some(vec![
-            vmrun.in_file(vmrun.without_useless_store(deliver)?),
+        Some([
             pause.in_file(pause.staying_in_the_loop()?),
             pause.in_file(pause.calling(exit, pausing)?),
             budget.in_file(budget.saying_turn(other)?),
