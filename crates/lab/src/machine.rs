@@ -45,7 +45,7 @@ use crate::progress::{Progress, megabytes};
 /// Longest a host may take from the start of its QEMU to the agent's first answer.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
 /// How many seconds a second of a host takes that counts its instructions, at most.
-const COUNTING_SLOWDOWN: u32 = 10;
+const COUNTING_SLOWDOWN: u32 = 20;
 
 /// What a machine is, for the provenance of results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -150,7 +150,7 @@ impl Machine {
             }
             None => (how, None),
         };
-        let counts = how.counts_instructions(spec.clock);
+        let mut counts = how == Acceleration::Tcg && spec.clock != Clock::Machine;
         let start = Instant::now();
         let mut qemu_version = parts.qemu_version().to_owned();
         let step = progress.step(format!("Booting the host ({how})"));
@@ -162,16 +162,18 @@ impl Machine {
                     if let Some(mended) = mend::mended(&program, counts, &directory)? {
                         program = mended;
                         qemu_version.push_str(" (mended)");
-                    } else if counts && spec.cpus > 1 {
+                    } else if spec.clock == Clock::Instructions {
                         return Err(Error::Unsupported(mend::UNKNOWN_BUILD.into()));
                     } else {
                         progress.note(mend::UNKNOWN_BUILD);
+                        counts = false;
                     }
                 }
                 if counts {
                     qemu_version.push_str(", instructions counted");
                 }
-                let command = qemu::host(spec, &parts, how, &program, &kernel.vmlinuz, image)?;
+                let command =
+                    qemu::host(spec, &parts, how, counts, &program, &kernel.vmlinuz, image)?;
                 let (process, socket) = Process::start(command)?;
                 (process, socket, Paths::in_image(&guests))
             }

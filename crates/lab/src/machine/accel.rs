@@ -101,7 +101,8 @@ fn probe(spec: &MachineSpec, parts: &Parts, image: &Path) -> Result<Option<Strin
     let small = MachineSpec { cpus: 1, memory_mib: 512, ..spec.clone() };
     let kernel = parts.kernel(HOST_KERNEL)?;
     let program = qemu::program(&parts.qemu)?;
-    let command = qemu::host(&small, parts, Acceleration::Kvm, &program, &kernel.vmlinuz, image)?;
+    let command =
+        qemu::host(&small, parts, Acceleration::Kvm, false, &program, &kernel.vmlinuz, image)?;
     let (process, socket) = Process::start(command)?;
     let channel = Channel::new(socket, process.watch())?;
     let found = channel.hello(PROBE_LIMIT).and_then(|_| {

@@ -13,12 +13,11 @@
 //! The others are for hosts whose clock counts instructions.
 //!
 //! **A CPU that spins takes its time.** `helper_pause()` leaves the loop for good, so that other emulated CPUs get the
-//! rest of its turn: spinning would cost next to nothing. It still ends the
-//! translated block, but goes on with the same CPU, and counts for as many instructions as [`PAUSE`] says: a CPU takes
-//! tens of cycles for it.
+//! rest of its turn: spinning would cost next to nothing. It still ends the translated block, but goes on with the
+//! same CPU, and counts for as many instructions as [`PAUSE`] says: a CPU takes tens of cycles for it.
 //!
-//! **Turns are short.** CPUs take turns until the next timer, which may be milliseconds away: every CPU would be stolen from the host for as long, again and again.
-//! `icount_percpu_budget()` says [`TURN`] instead.
+//! **Turns are short.** CPUs take turns until the next timer, which may be milliseconds away: every CPU would be
+//! stolen from the host for as long, again and again. `icount_percpu_budget()` says [`TURN`] instead.
 //!
 //! **PAUSE exits once in [`PAUSES`].** The pause filter has no counter in QEMU: a guest whose PAUSE is intercepted exits
 //! at each, and what a spinning vCPU does is to exit. `helper_svm_check_intercept()` counts; there is room for the code
@@ -58,8 +57,8 @@ const NOP: u8 = 0x90;
 const JMP: u8 = 0xe9;
 
 /// What a program without mends means.
-pub(super) const UNKNOWN_BUILD: &str = "this build of QEMU is not known and cannot be mended: its emulation loses guests, and CPUs \
-     that take turns take long ones; `clock = \"machine\"` in the experiment's `[host]` does without turns";
+pub(super) const UNKNOWN_BUILD: &str = "this build of QEMU is not known and cannot be mended: its emulation loses guests, whose windows are \
+     measured again, and a clock that counts instructions cannot be had";
 
 /// A copy of the program with the mends, below `directory`; none if it is built in a way that is not understood.
 /// `counts`: for a host whose clock counts instructions.

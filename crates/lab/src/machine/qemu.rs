@@ -61,6 +61,7 @@ pub(super) fn host(
     spec: &MachineSpec,
     parts: &Parts,
     how: Acceleration,
+    counts: bool,
     program: &Path,
     kernel: &Path,
     image: &Path,
@@ -68,7 +69,6 @@ pub(super) fn host(
     let words = from_packages(&parts.qemu, program)?;
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);
-    let counts = how.counts_instructions(spec.clock);
     let (accel, cpu) = match how {
         Acceleration::Kvm => ("kvm", "host"),
         // The CPUs take turns: there is one count for all of them.

@@ -35,13 +35,6 @@ pub enum Acceleration {
     Here,
 }
 
-impl Acceleration {
-    /// Whether the clock of such a host counts its instructions.
-    pub(super) fn counts_instructions(self, clock: Clock) -> bool {
-        self == Acceleration::Tcg && clock != Clock::Machine
-    }
-}
-
 impl fmt::Display for Acceleration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
