@@ -149,7 +149,10 @@ mod tests {
     #[test]
     fn restarts_the_guest_only_where_it_or_pause_exits_change() {
         let groups = plan(&experiment("contention"));
-        assert_eq!(groups.iter().map(|g| g.pause_exits).collect::<Vec<_>>(), [false, false, true, true]);
+        assert_eq!(
+            groups.iter().map(|g| g.pause_exits).collect::<Vec<_>>(),
+            [false, false, true, true]
+        );
     }
 
     #[test]
