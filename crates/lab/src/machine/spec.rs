@@ -91,7 +91,7 @@ impl MachineSpec {
             accel: Accel::Auto,
             cpus: 2,
             memory_mib: 6144,
-            clock: Clock::default(),
+            clock: Clock::Machine,
             guest_kernels: vec![Kernel::Linux7],
             dist: dist.into(),
             extra: Vec::new(),

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use holdfast_agent::protocol::{Ended, Reply, Request, Spawn};
-use holdfast_lab::machine::{Clock, Machine, MachineSpec};
+use holdfast_lab::machine::{Machine, MachineSpec};
 use holdfast_lab::scheduler::{self, Counted};
 use serde_json::Value;
 
@@ -36,7 +36,7 @@ pub(crate) fn dist() -> PathBuf {
 /// A host made of what was built. It uses all of the machine's CPUs, which is faster than counting instructions:
 /// what is waited for in tests is waited for by the machine's clock.
 pub(crate) fn spec() -> MachineSpec {
-    MachineSpec { clock: Clock::Machine, ..MachineSpec::new(dist()) }
+    MachineSpec::new(dist())
 }
 
 /// Loads KVM, where no guest of the lab's has yet.
