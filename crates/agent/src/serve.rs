@@ -6,6 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use holdfast_agent::protocol::{
@@ -149,6 +150,10 @@ impl Agent {
             Request::Batch { requests } => {
                 let responses = requests.iter().map(|r| self.serve(r).into()).collect();
                 Ok(Reply::Batch { responses })
+            }
+            Request::Sleep { ms: time } => {
+                thread::sleep(ms(time));
+                Ok(Reply::Done)
             }
             Request::Witness { symbols } => witness::witness(symbols),
             Request::Poweroff | Request::Reboot => Ok(Reply::Done),

@@ -138,6 +138,11 @@ pub enum Request {
         /// `{"execute": ..., "arguments": ...}`.
         command: serde_json::Value,
     },
+    /// Answer after a while, by the clock of the agent's machine.
+    Sleep {
+        /// How long.
+        ms: u64,
+    },
     /// Several requests in one go, in order, so that one sample is taken together.
     Batch {
         /// Requests; a failure of one does not stop the others.
@@ -202,6 +207,7 @@ impl Request {
             | Request::Exchange { timeout_ms, .. }
             | Request::Wait { timeout_ms, .. }
             | Request::Output { timeout_ms, .. } => *timeout_ms,
+            Request::Sleep { ms } => *ms,
             // Each hop adds a little, so that the innermost one reports what hung.
             Request::Relay { request, .. } => request.wait_ms().saturating_add(5_000),
             Request::Batch { requests } => {

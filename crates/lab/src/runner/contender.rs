@@ -120,7 +120,7 @@ impl Session<'_> {
     /// Waits until the contender has done what it does once, such as getting to know the guests, so
     /// that windows measure scheduling and not starting.
     fn await_quiet(&self) -> Outcome<()> {
-        const LOOK_NS: f64 = 150e6;
+        const LOOK_MS: u64 = 150;
         const BUSY: f64 = 0.1;
         let deadline = Instant::now() + QUIET_LIMIT;
         let (mut before, mut quiet) = (None, 0);
@@ -134,11 +134,12 @@ impl Session<'_> {
             };
             let now = times.tasks.iter().map(|task| task.run_ns).sum::<u64>();
             if let Some(before) = before {
-                let is_busy = now.saturating_sub(before) as f64 > BUSY * LOOK_NS;
+                let is_busy =
+                    now.saturating_sub(before) as f64 > BUSY * (LOOK_MS * 1_000_000) as f64;
                 quiet = if is_busy { 0 } else { quiet + 1 };
             }
             before = Some(now);
-            pause(Duration::from_nanos(LOOK_NS as u64))?;
+            self.pass(LOOK_MS)?;
         }
         Ok(())
     }

@@ -2,12 +2,12 @@
 //! Measures one window.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use holdfast_agent::protocol::{Counters, Outcome as Answered, Reply, Request};
 
 use super::plan::{Group, Window};
-use super::session::{OBSERVER, Outcome, Session, Trouble, failed, pause};
+use super::session::{OBSERVER, Outcome, Session, Trouble, failed};
 use super::workload::{Job, answers};
 use crate::experiment::Experiment;
 use crate::sample::{GuestTimes, Sample, Snapshot};
@@ -40,14 +40,14 @@ pub(super) fn measure(
     changed |= session.ensure_observed(experiment.observes(contender))?;
     changed |= session.ensure_workload(window.case)?;
     if changed {
-        pause(Duration::from_millis(experiment.windows.warmup_ms))?;
+        session.pass(experiment.windows.warmup_ms)?;
     }
     sample.vm = session.vm();
     sample.hogs = session.hogs();
     sample.beside = session.beside();
     sample.start_s = began.elapsed().as_secs_f64();
     sample.before = Some(snapshot(session, End::Before)?);
-    pause(Duration::from_millis(experiment.length_ms_of(case)))?;
+    session.pass(experiment.length_ms_of(case))?;
     let after = snapshot(session, End::After);
     // Why a snapshot failed is better told by what ended.
     if let Some(problem) = session.contender_problem()? {

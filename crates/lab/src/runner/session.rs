@@ -319,6 +319,11 @@ impl<'a> Session<'a> {
     pub(super) fn ask(&self, request: Request) -> Outcome<Reply> {
         self.host.request(request).map_err(Trouble::from)
     }
+
+    /// Lets time pass, by the host's clock.
+    pub(super) fn pass(&self, ms: u64) -> Outcome<()> {
+        self.ask(Request::Sleep { ms }).map(drop)
+    }
 }
 
 fn hog_name(i: u32) -> String {

@@ -18,10 +18,30 @@ char _license[] SEC("license") = "GPL";
 #define LCB_F_PERCPU (1U << 4)
 #define LCB_F_MUTEX  (1U << 5)
 
-/* A task waits for one lock at a time, but an interrupt may wait for another meanwhile. */
+/* Waits of one CPU that spins: it may be interrupted, and spin for another lock meanwhile. */
+#define HF_MAX_NESTED 8
+
+struct spin {
+	u64 lock; /* 0 where none is waited for */
+	u64 since_ns;
+	u64 type;
+};
+
+struct spins {
+	struct spin of[HF_MAX_NESTED];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct spins);
+} spinning SEC(".maps");
+
+/* Who sleeps for a lock may wake up on another CPU. */
 struct wait_key {
 	u64 lock;
-	u64 who; /* the thread; the CPU for the idle tasks, which share a number */
+	u64 tid;
 };
 
 struct wait {
@@ -34,7 +54,7 @@ struct {
 	__uint(max_entries, 16384);
 	__type(key, struct wait_key);
 	__type(value, struct wait);
-} waiting SEC(".maps");
+} sleeping SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -61,45 +81,90 @@ static u32 type_of(u32 flags)
 				     : HF_LOCK_OTHER;
 }
 
-static struct wait_key key_of(void *lock)
+/* Whether a wait of this type stays on its CPU. */
+static bool is_spun_for(u32 type)
 {
-	u32 tid = bpf_get_current_pid_tgid();
-	struct wait_key key = {
-		.lock = (u64)lock,
-		.who = tid ? tid : 1ULL << 32 | bpf_get_smp_processor_id(),
-	};
+	return type == HF_LOCK_SPIN || type == HF_LOCK_SPIN_READ || type == HF_LOCK_SPIN_WRITE;
+}
 
-	return key;
+/* Where the wait of this CPU for @lock is noted, or for no lock at all if that is 0. */
+static struct spin *find_spin(u64 lock)
+{
+	u32 zero = 0, i;
+	struct spins *all = bpf_map_lookup_elem(&spinning, &zero);
+
+	if (!all)
+		return NULL;
+	for (i = 0; i < HF_MAX_NESTED; i++) {
+		if (all->of[i].lock == lock)
+			return &all->of[i];
+	}
+	return NULL;
+}
+
+static void begin_spin(u64 lock, u32 type)
+{
+	/* One is still there if its end came while another end was being noted. */
+	struct spin *spin = find_spin(lock) ?: find_spin(0);
+
+	if (!spin) {
+		__sync_fetch_and_add(&nr_lost, 1);
+		return;
+	}
+	spin->lock = lock;
+	spin->type = type;
+	/* Last, so that noting it is not in it. */
+	spin->since_ns = bpf_ktime_get_ns();
+}
+
+static void begin_sleep(u64 lock, u32 type)
+{
+	struct wait_key key = { .lock = lock, .tid = (u32)bpf_get_current_pid_tgid() };
+	struct wait w = { .since_ns = bpf_ktime_get_ns(), .type = type };
+
+	/* A mutex that is spun for and then slept for begins twice; the first time counts. */
+	if (bpf_map_lookup_elem(&sleeping, &key))
+		return;
+	if (bpf_map_update_elem(&sleeping, &key, &w, BPF_NOEXIST))
+		__sync_fetch_and_add(&nr_lost, 1);
 }
 
 SEC("tp_btf/contention_begin")
 int BPF_PROG(contention_begin, void *lock, unsigned int flags)
 {
-	struct wait_key key = key_of(lock);
-	struct wait w = { .since_ns = bpf_ktime_get_ns(), .type = type_of(flags) };
+	u32 type = type_of(flags);
 
-	/* A mutex that is spun for and then slept for begins twice; the first time counts. */
-	if (bpf_map_lookup_elem(&waiting, &key))
-		return 0;
-	if (bpf_map_update_elem(&waiting, &key, &w, BPF_NOEXIST))
-		__sync_fetch_and_add(&nr_lost, 1);
+	if (is_spun_for(type))
+		begin_spin((u64)lock, type);
+	else
+		begin_sleep((u64)lock, type);
 	return 0;
 }
 
 SEC("tp_btf/contention_end")
 int BPF_PROG(contention_end, void *lock, int ret)
 {
-	struct wait_key key = key_of(lock);
-	struct wait *w = bpf_map_lookup_elem(&waiting, &key);
+	u64 now = bpf_ktime_get_ns(), since_ns;
+	struct wait_key key = { .lock = (u64)lock, .tid = (u32)bpf_get_current_pid_tgid() };
+	struct spin *spin = find_spin((u64)lock);
 	u32 type, slot = 0, shift;
 	struct hf_waits *sum;
+	struct wait *w;
 	u64 ns, rest;
 
-	if (!w)
-		return 0;
-	ns = bpf_ktime_get_ns() - w->since_ns;
-	type = w->type;
-	bpf_map_delete_elem(&waiting, &key);
+	if (spin) {
+		type = spin->type;
+		since_ns = spin->since_ns;
+		spin->lock = 0;
+	} else {
+		w = bpf_map_lookup_elem(&sleeping, &key);
+		if (!w)
+			return 0;
+		type = w->type;
+		since_ns = w->since_ns;
+		bpf_map_delete_elem(&sleeping, &key);
+	}
+	ns = now - since_ns;
 	sum = bpf_map_lookup_elem(&waits, &type);
 	if (!sum)
 		return 0;
