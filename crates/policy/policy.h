@@ -166,10 +166,10 @@ HF_FN enum hf_target hf_yield_target(enum hf_class class, const struct hf_siblin
 		/* Stopped here it stops nobody, and the lock moves on. */
 		if (s->holder)
 			return HF_TO_HOLDER;
-		/* Else it spins in user space, if at all. */
-		spun_long = true;
-		break;
+		/* Else it spins in user space, if at all: */
+		/* fallthrough */
 	default:
+		/* taken at its word. */
 		spun_long = true;
 	}
 	return named && spun_long ? HF_TO_NAMED : HF_TO_NOBODY;

@@ -150,23 +150,22 @@ impl Machine {
             }
             None => (how, None),
         };
-        let mut counts = how == Acceleration::Tcg && spec.clock != Clock::Machine;
         let start = Instant::now();
         let mut qemu_version = parts.qemu_version().to_owned();
+        let mut counts = false;
         let step = progress.step(format!("Booting the host ({how})"));
         let (process, socket, paths) = match &host {
             Some(image) => {
                 let kernel = parts.kernel(HOST_KERNEL)?;
                 let mut program = qemu::program(&parts.qemu)?;
                 if how == Acceleration::Tcg {
-                    if let Some(mended) = mend::mended(&program, counts, &directory)? {
-                        program = mended;
-                        qemu_version.push_str(" (mended)");
-                    } else if spec.clock == Clock::Instructions {
-                        return Err(Error::Unsupported(mend::UNKNOWN_BUILD.into()));
-                    } else {
-                        progress.note(mend::UNKNOWN_BUILD);
-                        counts = false;
+                    match mend::copy_for(spec.clock, &program, &directory, progress)? {
+                        Some((mended, counting)) => {
+                            program = mended;
+                            counts = counting;
+                            qemu_version.push_str(" (mended)");
+                        }
+                        None => progress.note(mend::NOT_MENDED),
                     }
                 }
                 if counts {

@@ -34,8 +34,10 @@ use object::read::elf::ElfFile;
 use object::{Endianness, Object, ObjectSection, ObjectSymbol};
 use sha2::{Digest, Sha256};
 
+use super::spec::Clock;
 use crate::error::{Error, Result};
 use crate::images::{hex, made_once};
+use crate::progress::Progress;
 
 /// Raised when a mend changes: copies made before are not used any more.
 const VERSION: u32 = 5;
@@ -57,12 +59,34 @@ const NOP: u8 = 0x90;
 const JMP: u8 = 0xe9;
 
 /// What a program without mends means.
-pub(super) const UNKNOWN_BUILD: &str = "this build of QEMU is not known and cannot be mended: its emulation loses guests, whose windows are \
+pub(super) const NOT_MENDED: &str = "this build of QEMU is not known and cannot be mended: its emulation loses guests, whose windows are \
      measured again, and a clock that counts instructions cannot be had";
+const NOT_COUNTING: &str =
+    "this build of QEMU is not known well enough: a clock that counts instructions cannot be had";
+
+/// The program to run for a host with such a clock, and whether it counts instructions; none if there is nothing
+/// better than what there is.
+pub(super) fn copy_for(
+    clock: Clock,
+    program: &Path,
+    directory: &Path,
+    progress: &Progress,
+) -> Result<Option<(PathBuf, bool)>> {
+    if clock != Clock::Machine {
+        if let Some(copy) = mended(program, true, directory)? {
+            return Ok(Some((copy, true)));
+        }
+        if clock == Clock::Instructions {
+            return Err(Error::Unsupported(NOT_COUNTING.into()));
+        }
+        progress.note(NOT_COUNTING);
+    }
+    Ok(mended(program, false, directory)?.map(|copy| (copy, false)))
+}
 
 /// A copy of the program with the mends, below `directory`; none if it is built in a way that is not understood.
 /// `counts`: for a host whose clock counts instructions.
-pub(super) fn mended(program: &Path, counts: bool, directory: &Path) -> Result<Option<PathBuf>> {
+fn mended(program: &Path, counts: bool, directory: &Path) -> Result<Option<PathBuf>> {
     let mut data = fs::read(program).map_err(Error::io("reading", program))?;
     let kind = if counts { "counting" } else { "plain" };
     let name = format!("qemu-mended-{VERSION}-{kind}-{}", &hex(&Sha256::digest(&data))[..20]);

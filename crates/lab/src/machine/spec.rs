@@ -85,7 +85,8 @@ pub struct MachineSpec {
 }
 
 impl MachineSpec {
-    /// The lab's usual host: 2 CPUs, 6 GiB, guests with the newest kernel.
+    /// The lab's usual host: 2 CPUs, 6 GiB, guests with the newest kernel. It goes by the machine's clock, which is
+    /// fastest; experiments say what they go by, and are [`Clock::Auto`] if they do not.
     pub fn new(dist: impl Into<PathBuf>) -> Self {
         MachineSpec {
             accel: Accel::Auto,

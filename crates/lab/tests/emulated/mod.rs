@@ -33,8 +33,7 @@ pub(crate) fn dist() -> PathBuf {
     dist
 }
 
-/// A host made of what was built. It uses all of the machine's CPUs, which is faster than counting instructions:
-/// what is waited for in tests is waited for by the machine's clock.
+/// A host made of what was built.
 pub(crate) fn spec() -> MachineSpec {
     MachineSpec::new(dist())
 }
