@@ -73,14 +73,21 @@ impl Session<'_> {
         let contender = &self.experiment.contenders[contender];
         let argv = |command: &[String]| [&[self.host.program(&command[0])], &command[1..]].concat();
         if contender.schedules() {
-            self.ask(Request::spawn(CONTENDER, argv(&contender.command)))?;
+            self.spawn(CONTENDER, argv(&contender.command))?;
             self.await_state(true)?;
         }
         for (i, program) in contender.programs.iter().enumerate() {
-            self.ask(Request::spawn(program_name(i), argv(program)))?;
+            self.spawn(&program_name(i), argv(program))?;
             self.await_word(&program_name(i))?;
         }
         Ok(())
+    }
+
+    fn spawn(&self, child: &str, argv: Vec<String>) -> Outcome<()> {
+        match self.ask(Request::spawn(child, argv)) {
+            Err(Trouble::Window(problem)) => Err(Trouble::Contender(problem)),
+            other => other.map(drop),
+        }
     }
 
     /// Waits until a program says something: it is ready then.
@@ -94,7 +101,7 @@ impl Session<'_> {
                 let how = self.ended(child)?.unwrap_or_else(|| {
                     format!("it has printed nothing after {} s", CONTENDER_LIMIT.as_secs())
                 });
-                Err(Trouble::Window(format!("the program beside the scheduler: {how}")))
+                Err(Trouble::Contender(format!("the program beside the scheduler: {how}")))
             }
         }
     }
@@ -149,7 +156,7 @@ impl Session<'_> {
         let deadline = Instant::now() + CONTENDER_LIMIT;
         loop {
             if let Some(problem) = self.contender_ended()? {
-                return Err(Trouble::Window(problem));
+                return Err(Trouble::Contender(problem));
             }
             let state = self.scx_state()?;
             if (state == "enabled") == loaded && (loaded || state == "disabled") {

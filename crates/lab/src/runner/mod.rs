@@ -256,6 +256,13 @@ impl Run<'_> {
                 self.keep(sample, true);
                 Ok(true)
             }
+            Err(Trouble::Contender(problem)) => {
+                sample.problem = Some(problem);
+                self.failed(window, sample);
+                session.recover()?;
+                self.last = None;
+                Ok(false)
+            }
             Err(Trouble::Window(problem)) => {
                 // Some boots of an emulated host lose one guest after the other, most lose none.
                 let is_doubtful = session.is_emulated() && sample.after.is_none();

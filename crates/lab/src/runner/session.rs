@@ -18,6 +18,8 @@ use crate::result::KernelFacts;
 pub(super) enum Trouble {
     /// The window does not count, for this reason; another attempt may succeed.
     Window(String),
+    /// What is compared does not start, for this reason. Nothing else is wrong.
+    Contender(String),
     /// The host cannot be used any more, or the run is to end.
     Host(Error),
 }
@@ -245,7 +247,7 @@ impl<'a> Session<'a> {
         });
         match answered {
             Ok(_) => self.observer_runs = true,
-            Err(Trouble::Window(message)) => {
+            Err(Trouble::Window(message) | Trouble::Contender(message)) => {
                 self.observer_failed(&format!("it does not run: {message}"));
                 self.observer = None;
             }
@@ -310,7 +312,7 @@ impl<'a> Session<'a> {
     fn runs(&self, child: &str) -> std::result::Result<bool, Error> {
         match self.ask(Request::Status { name: child.into() }) {
             Ok(reply) => Ok(matches!(reply, Reply::Status { running: true, .. })),
-            Err(Trouble::Window(_)) => Ok(false),
+            Err(Trouble::Window(_) | Trouble::Contender(_)) => Ok(false),
             Err(Trouble::Host(e)) => Err(e),
         }
     }
