@@ -65,7 +65,7 @@ pub(crate) fn kfuncs(host: &Host) -> Check {
     const CALLBACKS: [&str; 2] = ["yield", "dump"];
 
     if !host.exists(VMLINUX) || !host.exists(STATE) {
-        return Check::ok(NAME, "not looked for: there is no sched_ext, or no BTF");
+        return Check::skip(NAME, "not looked for: there is no sched_ext, or no BTF");
     }
     let Ok(btf) = Btf::from_path(host.path(VMLINUX)) else {
         return Check::fail(NAME, format!("{VMLINUX} cannot be read"), "run it as root");
@@ -151,7 +151,7 @@ pub(crate) fn jit(host: &Host) -> Check {
 pub(crate) fn lockdown(host: &Host) -> Check {
     const NAME: &str = "lockdown";
     let Some(modes) = host.read("/sys/kernel/security/lockdown") else {
-        return Check::ok(NAME, "not known: there is no /sys/kernel/security/lockdown");
+        return Check::skip(NAME, "not known: there is no /sys/kernel/security/lockdown");
     };
     if modes.contains("[confidentiality]") {
         Check::fail(

@@ -9,6 +9,8 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
+    /// There was nothing to look at, and it is not known.
+    Skip,
     /// Nothing to do.
     Ok,
     /// `scx_holdfast` runs, but not everything is as it could be.
@@ -20,6 +22,7 @@ pub enum Verdict {
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
+            Verdict::Skip => "-",
             Verdict::Ok => "ok",
             Verdict::Warn => "warn",
             Verdict::Fail => "FAIL",
@@ -44,6 +47,10 @@ pub struct Check {
 impl Check {
     pub(crate) fn ok(name: &'static str, found: impl Into<String>) -> Self {
         Self { name, verdict: Verdict::Ok, found: found.into(), advice: None }
+    }
+
+    pub(crate) fn skip(name: &'static str, found: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Skip, ..Self::ok(name, found) }
     }
 
     pub(crate) fn warn(

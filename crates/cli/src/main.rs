@@ -43,7 +43,7 @@ enum Command {
     Lab(lab::Command),
     /// See: counts preemptions of vCPUs by what the vCPU was doing, under any scheduler.
     ///
-    /// Needs root (or CAP_BPF and CAP_PERFMON) and a kernel with BTF; guests need nothing. Each line
+    /// Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN and CAP_SYS_PTRACE) and a kernel with BTF. Each line
     /// printed is a JSON object of schema holdfast.preemptions/1 with counters since the start.
     Preemptions(preemptions::Args),
     Record(record::Args),

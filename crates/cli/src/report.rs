@@ -11,11 +11,11 @@ use crate::outcome;
 
 /// See: reports every so often what VMs lose to preempted lock holders, under any scheduler.
 ///
-/// Needs root (or CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE) and a kernel with BTF; guests need nothing.
+/// Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN and CAP_SYS_PTRACE) and a kernel with BTF; guests need nothing.
 ///
-/// CPU% and STEAL% are of one CPU. ALL, HOLDER and HEAD are preemptions per second: of vCPUs, of
+/// CPU% and STEAL% are of one CPU. PREEMP, HOLDER and HEAD are preemptions per second: of vCPUs, of
 /// those that held a lock (LHP), of those next in line for one (LWP); p99 is how long preempted
-/// holders stayed off the CPU. ANY% is the share of the VM's CPU time spent waiting for any lock,
+/// holders stayed off the CPU. WAIT% is the share of the VM's CPU time spent waiting for any lock,
 /// LHP% that spent waiting while a holder or the next in line was preempted. PLE/s are pause-loop
 /// exits. `-` means not known.
 #[derive(Debug, clap::Args)]

@@ -20,9 +20,10 @@ const CAMPAIGN: [(&str, &str); 6] = [
 ];
 
 /// The others.
-const SINGLE: [(&str, &str); 12] = [
+const SINGLE: [(&str, &str); 13] = [
     ("demo", include_str!("../../../experiments/demo.toml")),
     ("contention", include_str!("../../../experiments/contention.toml")),
+    ("bound", include_str!("../../../experiments/bound.toml")),
     ("ablation", include_str!("../../../experiments/ablation.toml")),
     ("overcommit", include_str!("../../../experiments/overcommit.toml")),
     ("no-overcommit", include_str!("../../../experiments/no-overcommit.toml")),

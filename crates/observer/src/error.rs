@@ -31,7 +31,7 @@ pub enum ObserverError {
     /// The process may not load BPF programs.
     #[error(
         "not permitted to load BPF programs: {missing} is missing; run it as root, or give it \
-         CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE"
+         CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN and CAP_SYS_PTRACE"
     )]
     NotPermitted {
         /// The first capability that is missing.

@@ -7,30 +7,42 @@ use std::path::Path;
 use crate::error::ObserverError;
 
 const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
+const KVM_BTF: &str = "/sys/kernel/btf/kvm";
+
+// include/uapi/linux/capability.h; CAP_SYS_ADMIN implies the first two.
+const CAP_SYS_ADMIN: (u32, &str) = (21, "CAP_SYS_ADMIN");
+const CAP_PERFMON: (u32, &str) = (38, "CAP_PERFMON");
+const CAP_BPF: (u32, &str) = (39, "CAP_BPF");
 
 /// Refuses with a clear sentence where loading a program would fail with an obscure one.
 pub(crate) fn check_bpf() -> Result<(), ObserverError> {
     if !Path::new(VMLINUX_BTF).exists() {
         return Err(ObserverError::NoBtf(VMLINUX_BTF.into()));
     }
-    // include/uapi/linux/capability.h; CAP_SYS_ADMIN implies the others.
-    const CAP_SYS_ADMIN: u32 = 21;
-    const NEEDED: [(u32, &str); 2] = [(38, "CAP_PERFMON"), (39, "CAP_BPF")];
-    let effective = effective_capabilities().unwrap_or(u64::MAX);
-    let has = |cap: u32| effective >> cap & 1 != 0;
-    match NEEDED.into_iter().find(|(cap, _)| !has(CAP_SYS_ADMIN) && !has(*cap)) {
-        Some((_, missing)) => Err(ObserverError::NotPermitted { missing }),
+    match missing(&[CAP_PERFMON, CAP_BPF]) {
+        Some(_) if missing(&[CAP_SYS_ADMIN]).is_none() => Ok(()),
+        Some(missing) => Err(ObserverError::NotPermitted { missing }),
         None => Ok(()),
     }
 }
 
-/// Likewise where there is no KVM to be observed.
+/// Likewise where there is no KVM to be observed, or its functions cannot be found.
 pub(crate) fn check_kvm() -> Result<(), ObserverError> {
     // Built in or a module, it has a directory there as soon as it can run VMs.
-    match Path::new("/sys/module/kvm").exists() {
-        true => Ok(()),
-        false => Err(ObserverError::NoKvm),
+    if !Path::new("/sys/module/kvm").exists() {
+        return Err(ObserverError::NoKvm);
     }
+    // A module's types are found by number, which takes more than CAP_BPF.
+    match missing(&[CAP_SYS_ADMIN]).filter(|_| Path::new(KVM_BTF).exists()) {
+        Some(missing) => Err(ObserverError::NotPermitted { missing }),
+        None => Ok(()),
+    }
+}
+
+/// The first of these capabilities that this process lacks.
+fn missing(needed: &[(u32, &'static str)]) -> Option<&'static str> {
+    let effective = effective_capabilities().unwrap_or(u64::MAX);
+    needed.iter().find(|(cap, _)| effective >> cap & 1 == 0).map(|(_, name)| *name)
 }
 
 fn effective_capabilities() -> Option<u64> {

@@ -73,7 +73,7 @@ pub struct Observer<'obj> {
 }
 
 impl<'obj> Observer<'obj> {
-    /// Loads and attaches the programs. Needs root, or CAP_BPF and CAP_PERFMON.
+    /// Loads and attaches the programs. Needs root, or CAP_BPF, CAP_PERFMON and, where KVM is a module, CAP_SYS_ADMIN.
     pub fn attach(
         discovery: &'obj mut Storage,
         program: &'obj mut Storage,

@@ -107,7 +107,7 @@ impl Report {
             writeln!(
                 text,
                 "{:<15} {:>5} {:>6} | {:>6} {:>6} {:>5} {:>6} | {:>5} {:>5} | {:>5}",
-                "VM", "CPU%", "STEAL%", "ALL", "HOLDER", "HEAD", "p99", "ANY%", "LHP%", "PLE/s"
+                "VM", "CPU%", "STEAL%", "PREEMP", "HOLDER", "HEAD", "p99", "WAIT%", "LHP%", "PLE/s"
             )
             .expect(say);
         }

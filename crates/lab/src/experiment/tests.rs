@@ -246,6 +246,7 @@ fn every_experiment_that_is_shipped_is_sound() {
         "smoke",
         "workloads",
         "contention",
+        "bound",
         "ablation",
         "overcommit",
         "others",
