@@ -77,9 +77,6 @@ impl Experiment {
     fn check_contenders(&self, found: &mut Problems) {
         let names: Vec<&str> = self.contenders.iter().map(|c| c.name.as_str()).collect();
         found.names("contenders", &names);
-        if names.len() == 1 {
-            found.add("contenders", "there is only one; add what it is compared with");
-        }
         for (i, contender) in self.contenders.iter().enumerate() {
             if contender.command.first().is_some_and(String::is_empty) {
                 found.add(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The scheduler of a session, and programs beside it: loading, watching and unloading contenders.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use holdfast_agent::protocol::{Reply, Request, Stream};
 
@@ -10,8 +10,6 @@ use crate::scheduler::{self, Counted};
 
 /// Longest a scheduler may take to tell what it counted.
 const STATS_LIMIT_MS: u64 = 2000;
-/// Longest that is waited for a scheduler to become quiet; one that never does is measured as it is.
-const QUIET_LIMIT: Duration = Duration::from_secs(5);
 
 impl Session<'_> {
     /// Has contender `wanted` schedule the host; none is the kernel's own scheduler.
@@ -29,7 +27,7 @@ impl Session<'_> {
         let loaded = self.start(i);
         self.signal_load(libc::SIGCONT)?;
         loaded?;
-        self.await_quiet()?;
+        self.await_quiet(self.children())?;
         self.counts = match self.ask(self.counters_request()) {
             Ok(Reply::Exchange { line, t_ns }) => Counted::parse(&line, t_ns).is_some(),
             Err(e @ Trouble::Host(_)) => return Err(e),
@@ -120,33 +118,6 @@ impl Session<'_> {
         let guests = self.guests.iter().map(|name| self.host.vm_child(name));
         for name in self.hogs().into_iter().chain(self.beside_on_host()).chain(guests) {
             self.ask(Request::Kill { name, signal })?;
-        }
-        Ok(())
-    }
-
-    /// Waits until the contender has done what it does once, such as getting to know the guests, so
-    /// that windows measure scheduling and not starting.
-    fn await_quiet(&self) -> Outcome<()> {
-        const LOOK_MS: u64 = 150;
-        const BUSY: f64 = 0.1;
-        let deadline = Instant::now() + QUIET_LIMIT;
-        let (mut before, mut quiet) = (None, 0);
-        while quiet < 2 && Instant::now() < deadline {
-            let names = self.children();
-            let times = match self.ask(Request::CpuTimes { names }) {
-                Ok(Reply::CpuTimes(times)) => times,
-                Err(e @ Trouble::Host(_)) => return Err(e),
-                // What ended it is told by what asks next.
-                _ => break,
-            };
-            let now = times.tasks.iter().map(|task| task.run_ns).sum::<u64>();
-            if let Some(before) = before {
-                let is_busy =
-                    now.saturating_sub(before) as f64 > BUSY * (LOOK_MS * 1_000_000) as f64;
-                quiet = if is_busy { 0 } else { quiet + 1 };
-            }
-            before = Some(now);
-            self.pass(LOOK_MS)?;
         }
         Ok(())
     }

@@ -148,6 +148,7 @@ impl<'a> Session<'a> {
             }
             self.guests.push(name.clone());
         }
+        self.await_quiet(names.iter().map(|name| self.host.vm_child(name)).collect())?;
         if self.experiment.windows.observe {
             self.ensure_observer();
         }
@@ -177,6 +178,35 @@ impl<'a> Session<'a> {
         }
         if *spins {
             self.start_spins(name)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until these children have done what they do once, such as booting or getting to know the guests, so
+    /// that windows measure scheduling and not starting. Those that never become quiet are measured as they are.
+    pub(super) fn await_quiet(&self, names: Vec<String>) -> Outcome<()> {
+        const LOOK_MS: u64 = 150;
+        const LOOKS: u32 = 20;
+        const BUSY: f64 = 0.1;
+        let (mut before, mut quiet) = (None, 0);
+        for _ in 0..LOOKS {
+            let times = match self.ask(Request::CpuTimes { names: names.clone() }) {
+                Ok(Reply::CpuTimes(times)) => times,
+                Err(e @ Trouble::Host(_)) => return Err(e),
+                // What ended them is told by what asks next.
+                _ => break,
+            };
+            let now = times.tasks.iter().map(|task| task.run_ns).sum::<u64>();
+            if let Some(before) = before {
+                let is_busy =
+                    now.saturating_sub(before) as f64 > BUSY * (LOOK_MS * 1_000_000) as f64;
+                quiet = if is_busy { 0 } else { quiet + 1 };
+            }
+            if quiet == 2 {
+                break;
+            }
+            before = Some(now);
+            self.pass(LOOK_MS)?;
         }
         Ok(())
     }
