@@ -90,7 +90,7 @@ struct Opts {
 
     /// For how long a vCPU may spin, as pause-loop exits tell, before its CPU goes to whom KVM proposes although
     /// nobody is known to be stuck, in us.
-    #[clap(long, default_value = "3000", value_parser = value_parser!(u64).range(0..=100_000))]
+    #[clap(long, default_value = "200", value_parser = value_parser!(u64).range(0..=100_000))]
     spin_us: u64,
 
     /// By how much a waking task has to be behind a running one to take its CPU, in us.
