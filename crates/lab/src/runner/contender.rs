@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The scheduler of a session, and programs beside it: loading, watching and unloading contenders.
 
-use std::time::Instant;
-
 use holdfast_agent::protocol::{Reply, Request, Stream};
 
-use super::session::{CONTENDER, CONTENDER_LIMIT, LOOK, Outcome, Session, Trouble, pause, tell};
+use super::session::{CONTENDER, CONTENDER_LIMIT, Outcome, Session, Trouble, tell};
 use crate::scheduler::{self, Counted};
 
 /// Longest a scheduler may take to tell what it counted.
@@ -124,24 +122,22 @@ impl Session<'_> {
 
     /// Waits until a sched_ext scheduler is loaded, or none is.
     pub(super) fn await_state(&self, loaded: bool) -> Outcome<()> {
-        let deadline = Instant::now() + CONTENDER_LIMIT;
-        loop {
+        let mut state = String::new();
+        let reached = self.await_within(CONTENDER_LIMIT, || {
             if let Some(problem) = self.contender_ended()? {
                 return Err(Trouble::Contender(problem));
             }
-            let state = self.scx_state()?;
-            if (state == "enabled") == loaded && (loaded || state == "disabled") {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                let wanted = if loaded { "enabled" } else { "disabled" };
-                return Err(Trouble::Window(format!(
-                    "sched_ext is still \"{state}\" and not \"{wanted}\" after {} s",
-                    CONTENDER_LIMIT.as_secs()
-                )));
-            }
-            pause(LOOK)?;
-        }
+            state = self.scx_state()?;
+            let reached = (state == "enabled") == loaded && (loaded || state == "disabled");
+            Ok(reached.then_some(()))
+        })?;
+        reached.ok_or_else(|| {
+            let wanted = if loaded { "enabled" } else { "disabled" };
+            let limit = CONTENDER_LIMIT.as_secs();
+            Trouble::Window(format!(
+                "sched_ext is still \"{state}\" and not \"{wanted}\" after {limit} s"
+            ))
+        })
     }
 
     /// Whether sched_ext has a scheduler: `enabled`, `disabled`, or something in between.

@@ -3,14 +3,13 @@
 //!
 //! Each `ensure_*` changes only what is not yet as wanted and says whether it changed anything.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_agent::protocol::{Failure, Reply, Request, Spawn};
 
 use super::host::Host;
 use crate::error::Error;
 use crate::experiment::{Experiment, Guest};
-use crate::interrupt;
 use crate::result::KernelFacts;
 
 /// What kept a window from being measured.
@@ -45,7 +44,7 @@ pub(super) const WORKLOAD_LIMIT: Duration = Duration::from_secs(30);
 pub(super) const CONTENDER: &str = "contender";
 pub(super) const WORKLOAD: &str = "workload";
 /// Between two looks at something that is waited for.
-pub(super) const LOOK: Duration = Duration::from_millis(40);
+const LOOK: Duration = Duration::from_millis(20);
 
 pub(super) const OBSERVER: &str = "observer";
 
@@ -352,6 +351,21 @@ impl<'a> Session<'a> {
         self.host.request(request).map_err(Trouble::from)
     }
 
+    /// What `look` finds in the end; none if it has found nothing in `limit`, by the host's clock.
+    pub(super) fn await_within<T>(
+        &self,
+        limit: Duration,
+        mut look: impl FnMut() -> Outcome<Option<T>>,
+    ) -> Outcome<Option<T>> {
+        for _ in 0..limit.as_millis() / LOOK.as_millis() {
+            if let Some(found) = look()? {
+                return Ok(Some(found));
+            }
+            self.pass(LOOK.as_millis() as u64)?;
+        }
+        Ok(None)
+    }
+
     /// Lets time pass, by the host's clock.
     pub(super) fn pass(&self, ms: u64) -> Outcome<()> {
         self.ask(Request::Sleep { ms }).map(drop)
@@ -384,19 +398,4 @@ fn first_lines(text: &str, count: usize) -> String {
 /// The failure of a request within a batch.
 pub(super) fn failed(what: &str, failure: &Failure) -> Trouble {
     Trouble::Window(format!("{what}: {failure}"))
-}
-
-/// Waits, unless somebody asks to end.
-pub(super) fn pause(time: Duration) -> Outcome<()> {
-    let end = Instant::now() + time;
-    loop {
-        if interrupt::is_pending() {
-            return Err(Trouble::Host(Error::Interrupted));
-        }
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(());
-        }
-        std::thread::sleep(left.min(Duration::from_millis(50)));
-    }
 }

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The workloads of a session: starting, watching and ending them, in guests and beside them.
 
-use std::time::Instant;
-
 use holdfast_agent::protocol::{Outcome as Answered, Reply, Request};
 
-use super::session::{
-    LOOK, Outcome, Session, Trouble, WORKLOAD, WORKLOAD_LIMIT, failed, pause, tell,
-};
+use super::session::{Outcome, Session, Trouble, WORKLOAD, WORKLOAD_LIMIT, failed, tell};
 use crate::experiment::ON_HOST;
 
 /// A workload of a case, and where it runs.
@@ -168,23 +164,20 @@ impl Session<'_> {
     }
 
     fn await_first_operation(&self, job: &Job) -> Outcome<()> {
-        let deadline = Instant::now() + WORKLOAD_LIMIT;
-        loop {
+        let begun = self.await_within(WORKLOAD_LIMIT, || {
             let mut answered = answers(self.ask(job.batch(job.counters_requests()))?)?;
             if let Some(how) = self.workload_problem(job, answered.pop())? {
                 return Err(Trouble::Window(how));
             }
             // There is no file before the workload has made it.
-            if matches!(answered.pop(), Some(Answered::Ok(Reply::Counters(c))) if c.ops > 0) {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                let limit = WORKLOAD_LIMIT.as_secs();
-                let what = format!("{} did nothing for {limit} s", job.title());
-                return Err(Trouble::Window(what));
-            }
-            pause(LOOK)?;
-        }
+            let counts = answered.pop();
+            let begun = matches!(counts, Some(Answered::Ok(Reply::Counters(c))) if c.ops > 0);
+            Ok(begun.then_some(()))
+        })?;
+        begun.ok_or_else(|| {
+            let limit = WORKLOAD_LIMIT.as_secs();
+            Trouble::Window(format!("{} did nothing for {limit} s", job.title()))
+        })
     }
 
     /// Why a job's counters mean nothing, if they do not; `status` is what its agent said of it.

@@ -399,6 +399,7 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	struct task_ctx *tctx = task_ctx_of(p);
 	u64 now = scx_bpf_now();
 	struct hf_vm_ctx *vm;
+	enum hf_class class;
 	struct hf_vcpu *v;
 
 	if (!cctx || !tctx)
@@ -417,11 +418,12 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	v = readable_vcpu_of(p);
 	if (!v)
 		return;
-	tctx->class = hf_read_class(v);
+	class = hf_read_class(v);
+	tctx->class = end_class(v, class);
 	vm = runnable ? vm_ctx_of(v) : NULL;
 	if (!vm)
 		return;
-	vm_stat_add(vm, HF_STAT_STOPPED + tctx->class, 1);
+	vm_stat_add(vm, HF_STAT_STOPPED + class, 1);
 	tctx->stopped_at = now;
 	tctx->listed = true;
 	count_waiting(tctx->class, 1);

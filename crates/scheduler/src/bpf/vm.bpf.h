@@ -27,6 +27,39 @@ struct {
 	__type(value, struct fresh_vm);
 } fresh_vms SEC(".maps");
 
+/*
+ * Has a vCPU a call pending that its caller spins on? Only the newest entry of the queue
+ * is looked at. One that lies in no memory that can be found from here is on the stack of
+ * its caller, which waits for it.
+ */
+static bool is_called(u64 call_queue_hva, u64 direct_map_hva, u64 slot_hva, u64 slot_len)
+{
+	struct hf_call call;
+	u64 entry, hva;
+
+	if (!call_queue_hva || bpf_probe_read_user(&entry, sizeof(entry), (void *)call_queue_hva) ||
+	    !entry)
+		return false;
+	hva = entry + direct_map_hva;
+	if (hva - slot_hva >= slot_len)
+		return true;
+	if (bpf_probe_read_user(&call, sizeof(call), (void *)hva))
+		return false;
+	return (call.flags & HF_CALL_TYPE_MASK) == HF_CALL_SYNC;
+}
+
+/*
+ * What a vCPU whose thread is current should be taken for at the end of its turn: one that
+ * a sibling spins for, because an interrupt is on its way to it, is as good as serving that.
+ */
+static enum hf_class end_class(const struct hf_vcpu *v, enum hf_class class)
+{
+	if (class == HF_FREE &&
+	    is_called(v->call_queue_hva, v->direct_map_hva, v->slot_hva, v->slot_len))
+		return HF_IRQ;
+	return class;
+}
+
 /* How many preempted siblings are looked at in one go. */
 #define SIBLING_SCAN 8
 
@@ -149,27 +182,6 @@ static u32 find_holder(struct hf_vm_ctx *vm)
 	return w ? w->tid : 0;
 }
 
-/*
- * Has the vCPU a call pending that its caller spins on? Only the newest entry of the queue
- * is looked at. One that lies in no memory that can be found from here is on the stack of
- * its caller, which waits for it.
- */
-static bool is_called(const struct hf_waiting *w)
-{
-	struct hf_call call;
-	u64 entry, hva;
-
-	if (!w->call_queue_hva ||
-	    bpf_probe_read_user(&entry, sizeof(entry), (void *)w->call_queue_hva) || !entry)
-		return false;
-	hva = entry + w->direct_map_hva;
-	if (hva - w->slot_hva >= w->slot_len)
-		return true;
-	if (bpf_probe_read_user(&call, sizeof(call), (void *)hva))
-		return false;
-	return (call.flags & HF_CALL_TYPE_MASK) == HF_CALL_SYNC;
-}
-
 /* A preempted vCPU with a call pending that somebody spins on; 0: none known. */
 static u32 find_called(struct hf_vm_ctx *vm)
 {
@@ -183,7 +195,7 @@ static u32 find_called(struct hf_vm_ctx *vm)
 			break;
 		w = MEMBER_VPTR(vm->slots, [ctzll(waiting)]);
 		waiting &= waiting - 1;
-		if (w && is_called(w))
+		if (w && is_called(w->call_queue_hva, w->direct_map_hva, w->slot_hva, w->slot_len))
 			return w->tid;
 	}
 	return 0;
