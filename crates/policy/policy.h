@@ -141,8 +141,8 @@ HF_FN bool hf_is_worth_extending(enum hf_class class, const struct hf_siblings *
 /*
  * Whom a vCPU waits for. A waiter's holder comes first; what looks like a holder waits, if
  * at all, for its calls. Where nobody is known to be stuck, a spinner that is left alone
- * has its lock sooner than one that is put into a queue of the host: only when it spins
- * for as long as no holder would be waited for is it taken at its word (@spun_long).
+ * has its lock sooner than one that is put into a queue of the host: only when it has spun
+ * for spin_ns is it taken at its word (@spun_long).
  */
 HF_FN enum hf_target hf_yield_target(enum hf_class class, const struct hf_siblings *s, bool named,
 				     bool spun_long)
@@ -166,10 +166,10 @@ HF_FN enum hf_target hf_yield_target(enum hf_class class, const struct hf_siblin
 		/* Stopped here it stops nobody, and the lock moves on. */
 		if (s->holder)
 			return HF_TO_HOLDER;
-		/* Else it spins in user space, if at all: */
-		/* fallthrough */
+		/* Else it spins in user space, if at all. */
+		spun_long = true;
+		break;
 	default:
-		/* taken at its word. */
 		spun_long = true;
 	}
 	return named && spun_long ? HF_TO_NAMED : HF_TO_NOBODY;

@@ -142,8 +142,9 @@ pub(crate) fn jit(host: &Host) -> Check {
         Some("0") => {
             Check::fail(NAME, "the BPF compiler is off", format!("turn it on: echo 1 > {PATH}"))
         }
+        Some(_) => Check::ok(NAME, "the BPF compiler is on"),
         // Only root may read it, and some kernels have no switch.
-        _ => Check::ok(NAME, "the BPF compiler is on"),
+        None => Check::skip(NAME, format!("not known: {PATH} cannot be read")),
     }
 }
 

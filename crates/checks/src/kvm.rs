@@ -78,7 +78,7 @@ pub(crate) fn tracing(host: &Host) -> Check {
     let Some(list) = lists.iter().find_map(|list| File::open(host.path(list)).ok()) else {
         return Check::skip(
             NAME,
-            "function tracing is on (tracefs is not mounted, so no more is known)",
+            "function tracing is on (tracefs cannot be read, so no more is known)",
         );
     };
     // "kvm_arch_vcpu_load [kvm]"

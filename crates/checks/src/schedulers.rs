@@ -29,7 +29,7 @@ pub(crate) fn another(host: &Host) -> Check {
             format!("a sched_ext scheduler is coming or going ({STATE}: {state})"),
             "try again in a moment; if it stays, `echo S > /proc/sysrq-trigger` ends it",
         ),
-        None => Check::skip(NAME, "none, because there is no sched_ext"),
+        None => Check::ok(NAME, "none, because there is no sched_ext"),
     }
 }
 

@@ -182,6 +182,19 @@ fn a_kvm_that_is_missing_or_cannot_be_traced_is_refused() {
 }
 
 #[test]
+fn what_cannot_be_looked_at_is_not_called_ok() {
+    let host = FakeHost::new();
+    host.remove("/sys/kernel/security/lockdown");
+    host.remove("/sys/kernel/tracing/available_filter_functions");
+    host.remove("/proc/sys/net/core/bpf_jit_enable");
+    let report = host.all();
+    let skipped: Vec<_> = report.checks.iter().filter(|c| c.verdict == Verdict::Skip).collect();
+    let names: Vec<_> = skipped.iter().map(|check| check.name).collect();
+    assert_eq!(names, ["bpf-jit", "vcpu-tracing", "lockdown"], "{report}");
+    assert_eq!(report.verdict, Verdict::Ok);
+}
+
+#[test]
 fn limits_that_are_not_enforced_are_named() {
     let host = FakeHost::new();
     host.write("/sys/fs/cgroup/machine.slice/cpu.max", "max 100000\n");

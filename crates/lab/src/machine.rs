@@ -54,6 +54,8 @@ pub struct Provenance {
     pub accelerator: Acceleration,
     /// Version of the QEMU package.
     pub qemu: String,
+    /// Whether the host's clock counts its instructions.
+    pub counts_instructions: bool,
     /// Kernel of the host.
     pub kernel_release: String,
     /// Kernel command line of the host.
@@ -189,6 +191,7 @@ impl Machine {
         let provenance = Provenance {
             accelerator: how,
             qemu: qemu_version,
+            counts_instructions: counts,
             kernel_release: hello.kernel_release.clone(),
             cmdline: hello.cmdline.clone(),
             nr_cpus: hello.nr_cpus,

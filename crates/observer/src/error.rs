@@ -30,12 +30,13 @@ pub enum ObserverError {
     NoContentionTracepoints,
     /// The process may not load BPF programs.
     #[error(
-        "not permitted to load BPF programs: {missing} is missing; run it as root, or give it \
-         CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN and CAP_SYS_PTRACE"
+        "not permitted to load BPF programs: {missing} is missing; run it as root, or give it {needed}"
     )]
     NotPermitted {
         /// The first capability that is missing.
         missing: &'static str,
+        /// Those that it takes.
+        needed: &'static str,
     },
     /// No vCPU can be found.
     #[error(transparent)]

@@ -16,25 +16,31 @@ const CAP_BPF: (u32, &str) = (39, "CAP_BPF");
 
 /// Refuses with a clear sentence where loading a program would fail with an obscure one.
 pub(crate) fn check_bpf() -> Result<(), ObserverError> {
-    if !Path::new(VMLINUX_BTF).exists() {
-        return Err(ObserverError::NoBtf(VMLINUX_BTF.into()));
-    }
-    match missing(&[CAP_PERFMON, CAP_BPF]) {
-        Some(_) if missing(&[CAP_SYS_ADMIN]).is_none() => Ok(()),
-        Some(missing) => Err(ObserverError::NotPermitted { missing }),
-        None => Ok(()),
-    }
+    check_bpf_of("CAP_BPF and CAP_PERFMON")
 }
 
 /// Likewise where there is no KVM to be observed, or its functions cannot be found.
 pub(crate) fn check_kvm() -> Result<(), ObserverError> {
+    let needed = "CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN and CAP_SYS_PTRACE";
+    check_bpf_of(needed)?;
     // Built in or a module, it has a directory there as soon as it can run VMs.
     if !Path::new("/sys/module/kvm").exists() {
         return Err(ObserverError::NoKvm);
     }
     // A module's types are found by number, which takes more than CAP_BPF.
     match missing(&[CAP_SYS_ADMIN]).filter(|_| Path::new(KVM_BTF).exists()) {
-        Some(missing) => Err(ObserverError::NotPermitted { missing }),
+        Some(missing) => Err(ObserverError::NotPermitted { missing, needed }),
+        None => Ok(()),
+    }
+}
+
+fn check_bpf_of(needed: &'static str) -> Result<(), ObserverError> {
+    if !Path::new(VMLINUX_BTF).exists() {
+        return Err(ObserverError::NoBtf(VMLINUX_BTF.into()));
+    }
+    match missing(&[CAP_PERFMON, CAP_BPF]) {
+        Some(_) if missing(&[CAP_SYS_ADMIN]).is_none() => Ok(()),
+        Some(missing) => Err(ObserverError::NotPermitted { missing, needed }),
         None => Ok(()),
     }
 }

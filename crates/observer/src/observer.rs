@@ -15,7 +15,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuild
 use crate::clock::{self, Clock};
 use crate::error::ObserverError;
 use crate::histogram::Histogram;
-use crate::host::{check_bpf, check_kvm, monotonic_ns, online_cpus, schedstat};
+use crate::host::{check_kvm, monotonic_ns, online_cpus, schedstat};
 use crate::names::vm_name;
 use crate::recording::RecordedVm;
 use crate::sample::{ByClass, Counters, HistogramByClass, Sample, VcpuSample, VmSample};
@@ -80,7 +80,6 @@ impl<'obj> Observer<'obj> {
         options: Options,
     ) -> Result<Self, ObserverError> {
         let bpf = |action| move |source| ObserverError::Bpf { action, source };
-        check_bpf()?;
         check_kvm()?;
         let discovery = Discovery::attach(discovery.object())?;
         let mut open = ObserveSkelBuilder::default().open(program.object()).map_err(bpf("open"))?;

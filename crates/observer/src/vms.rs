@@ -9,7 +9,7 @@ use holdfast_bpf::{Discovery, VmState};
 use serde::Serialize;
 
 use crate::error::ObserverError;
-use crate::host::{check_bpf, check_kvm};
+use crate::host::check_kvm;
 use crate::names;
 use crate::observer::Storage;
 
@@ -61,8 +61,6 @@ pub struct VcpuInfo {
 pub fn list_vms(wait: Duration) -> Result<VmList, ObserverError> {
     /// A running vCPU is loaded many times a second; a busy host may keep one away for longer.
     const QUIET: Duration = Duration::from_millis(500);
-
-    check_bpf()?;
     check_kvm()?;
     let mut storage = Storage::default();
     let mut discovery = Discovery::attach(storage.object())?;

@@ -95,7 +95,7 @@ impl FakeHost {
         holdfast_checks::all(&self.host())
     }
 
-    /// The only check that is not ok, with its verdict as expected.
+    /// The only check that found something to do, with its verdict as expected.
     pub(crate) fn only(&self, verdict: Verdict) -> Check {
         let report = self.all();
         let odd: Vec<_> = report.checks.iter().filter(|c| c.verdict > Verdict::Ok).collect();

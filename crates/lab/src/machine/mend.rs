@@ -60,7 +60,7 @@ const JMP: u8 = 0xe9;
 
 /// What a program without mends means.
 pub(super) const NOT_MENDED: &str = "this build of QEMU is not known and cannot be mended: its emulation loses guests, whose windows are \
-     measured again, and a clock that counts instructions cannot be had";
+     measured again";
 const NOT_COUNTING: &str =
     "this build of QEMU is not known well enough: a clock that counts instructions cannot be had";
 

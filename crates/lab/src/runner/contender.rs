@@ -134,9 +134,9 @@ impl Session<'_> {
         reached.ok_or_else(|| {
             let wanted = if loaded { "enabled" } else { "disabled" };
             let limit = CONTENDER_LIMIT.as_secs();
-            Trouble::Window(format!(
-                "sched_ext is still \"{state}\" and not \"{wanted}\" after {limit} s"
-            ))
+            let problem =
+                format!("sched_ext is still \"{state}\" and not \"{wanted}\" after {limit} s");
+            if loaded { Trouble::Contender(problem) } else { Trouble::Window(problem) }
         })
     }
 

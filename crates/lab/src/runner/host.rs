@@ -59,6 +59,8 @@ pub struct HostFacts {
     pub accelerator: String,
     /// Version of QEMU.
     pub qemu: Option<String>,
+    /// Whether its clock counts its instructions.
+    pub counts_instructions: bool,
     /// Debian package: version.
     pub packages: BTreeMap<String, String>,
 }
@@ -249,6 +251,7 @@ impl Host for LabHost {
         HostFacts {
             accelerator: accelerator.into(),
             qemu: Some(p.qemu.clone()),
+            counts_instructions: p.counts_instructions,
             packages: binaries.chain(sources).collect(),
         }
     }

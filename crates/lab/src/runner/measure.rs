@@ -17,7 +17,7 @@ use crate::scheduler::Counted;
 const OBSERVER_LIMIT_MS: u64 = 5000;
 
 /// How much longer the guest's window may be than the host's: by this factor, or in short windows by
-/// this many seconds.
+/// this many seconds, as long as windows are what experiments say.
 const MAX_STRETCH: f64 = 1.5;
 const MAX_STRETCH_S: f64 = 0.5;
 
@@ -40,21 +40,22 @@ pub(super) fn measure(
     changed |= session.ensure_observed(experiment.observes(contender))?;
     changed |= session.ensure_workload(window.case)?;
     if changed {
-        session.pass(experiment.windows.warmup_ms)?;
+        session.pass(experiment.windows.warmup_ms / session.shortened())?;
     }
     sample.vm = session.vm();
     sample.hogs = session.hogs();
     sample.beside = session.beside();
     sample.start_s = began.elapsed().as_secs_f64();
     sample.before = Some(snapshot(session, End::Before)?);
-    session.pass(experiment.length_ms_of(case))?;
+    session.pass(experiment.length_ms_of(case) / session.shortened())?;
     let after = snapshot(session, End::After);
     // Why a snapshot failed is better told by what ended.
     if let Some(problem) = session.contender_problem()? {
         return Err(Trouble::Window(problem));
     }
     let after = after?;
-    let problem = sample.before.as_ref().and_then(|before| misaligned(before, &after));
+    let problem =
+        sample.before.as_ref().and_then(|before| misaligned(before, &after, session.shortened()));
     if let Some(before) = sample.before.as_ref().filter(|_| experiment.guest_of(case).1.spins) {
         sample.spins = session.spins(before.workload.t_ns, after.workload.t_ns)?;
     }
@@ -182,14 +183,15 @@ fn counters_of(session: &Session, job: &Job, answered: &mut Vec<Answered>) -> Ou
 }
 
 /// Why the two ends of a window do not belong together, if they do not.
-fn misaligned(before: &Snapshot, after: &Snapshot) -> Option<String> {
+fn misaligned(before: &Snapshot, after: &Snapshot, shortened: u64) -> Option<String> {
     let seconds = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e9;
     let host_s = seconds(before.cpu.t_ns, after.cpu.t_ns);
     let ends = |s: &Snapshot| -> Vec<u64> {
         std::iter::once(&s.workload).chain(&s.beside).map(|c| c.t_ns).collect()
     };
     let mut guests_s = ends(before).into_iter().zip(ends(after)).map(|(b, a)| seconds(b, a));
-    let guest_s = guests_s.find(|s| *s > MAX_STRETCH * host_s && s - host_s > MAX_STRETCH_S)?;
+    let guest_s = guests_s
+        .find(|s| *s > MAX_STRETCH * host_s && s - host_s > MAX_STRETCH_S / shortened as f64)?;
     Some(format!(
         "the guest's agent had to wait too long for a CPU: its window has {guest_s:.2} s, the host's \
          {host_s:.2} s"

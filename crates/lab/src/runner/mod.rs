@@ -2,7 +2,7 @@
 //! Runs experiments on a host: brings it to what each window needs, measures, goes on after trouble.
 //!
 //! Nothing is dropped silently. A window that could not be measured stays in the result with the
-//! reason, is tried once more, and a contender that fails again and again is given up, with every
+//! reason, is tried again, and a contender that fails again and again is given up, with every
 //! window it then misses in the result. Samples are handed on as they come, so that a run that is
 //! ended keeps what it has.
 
@@ -171,7 +171,7 @@ impl Pace {
             return left + later;
         }
         let slower = self.start.elapsed().as_secs_f64() / done.as_secs_f64();
-        (left + later).mul_f64(slower.clamp(0.5, 10.0))
+        (left + later).mul_f64(slower.clamp(0.1, 10.0))
     }
 }
 
@@ -259,7 +259,9 @@ impl Run<'_> {
             Err(Trouble::Contender(problem)) => {
                 sample.problem = Some(problem);
                 self.failed(window, sample);
-                session.recover()?;
+                if session.end_contender().is_err() {
+                    session.recover()?;
+                }
                 self.last = None;
                 Ok(false)
             }

@@ -44,7 +44,7 @@ pub(super) const WORKLOAD_LIMIT: Duration = Duration::from_secs(30);
 pub(super) const CONTENDER: &str = "contender";
 pub(super) const WORKLOAD: &str = "workload";
 /// Between two looks at something that is waited for.
-const LOOK: Duration = Duration::from_millis(20);
+const LOOK: Duration = Duration::from_millis(40);
 
 pub(super) const OBSERVER: &str = "observer";
 
@@ -123,6 +123,12 @@ impl<'a> Session<'a> {
         self.host.facts().is_emulated()
     }
 
+    /// By what windows are shorter than the experiment says. A second of a host that counts its instructions takes
+    /// five to twenty of the machine's.
+    pub(super) fn shortened(&self) -> u64 {
+        if self.host.facts().counts_instructions { 4 } else { 1 }
+    }
+
     /// Whether the observer can be asked.
     pub(super) fn is_observed(&self) -> bool {
         self.observer_runs
@@ -187,7 +193,7 @@ impl<'a> Session<'a> {
         const LOOK_MS: u64 = 150;
         const LOOKS: u32 = 20;
         const BUSY: f64 = 0.1;
-        let (mut before, mut quiet) = (None, 0);
+        let (mut before, mut quiet) = (None::<(u64, u64)>, 0);
         for _ in 0..LOOKS {
             let times = match self.ask(Request::CpuTimes { names: names.clone() }) {
                 Ok(Reply::CpuTimes(times)) => times,
@@ -196,15 +202,15 @@ impl<'a> Session<'a> {
                 _ => break,
             };
             let now = times.tasks.iter().map(|task| task.run_ns).sum::<u64>();
-            if let Some(before) = before {
-                let is_busy =
-                    now.saturating_sub(before) as f64 > BUSY * (LOOK_MS * 1_000_000) as f64;
+            if let Some((ran, at)) = before {
+                let passed = times.t_ns.saturating_sub(at) as f64;
+                let is_busy = now.saturating_sub(ran) as f64 > BUSY * passed;
                 quiet = if is_busy { 0 } else { quiet + 1 };
             }
             if quiet == 2 {
                 break;
             }
-            before = Some(now);
+            before = Some((now, times.t_ns));
             self.pass(LOOK_MS)?;
         }
         Ok(())
@@ -351,7 +357,8 @@ impl<'a> Session<'a> {
         self.host.request(request).map_err(Trouble::from)
     }
 
-    /// What `look` finds in the end; none if it has found nothing in `limit`, by the host's clock.
+    /// What `look` finds in the end; none if it has found nothing in `limit`, by the host's clock, or rather in as
+    /// many looks.
     pub(super) fn await_within<T>(
         &self,
         limit: Duration,

@@ -29,6 +29,11 @@ struct spin {
 
 struct spins {
 	struct spin of[HF_MAX_NESTED];
+	/*
+	 * One of the programs below runs. It is not called again meanwhile, but the other one
+	 * is, for what an interrupt waits for: of such a wait neither end must be noted.
+	 */
+	u64 busy;
 };
 
 struct {
@@ -87,14 +92,18 @@ static bool is_spun_for(u32 type)
 	return type == HF_LOCK_SPIN || type == HF_LOCK_SPIN_READ || type == HF_LOCK_SPIN_WRITE;
 }
 
-/* Where the wait of this CPU for @lock is noted, or for no lock at all if that is 0. */
-static struct spin *find_spin(u64 lock)
+static struct spins *this_cpu(void)
 {
-	u32 zero = 0, i;
-	struct spins *all = bpf_map_lookup_elem(&spinning, &zero);
+	u32 zero = 0;
 
-	if (!all)
-		return NULL;
+	return bpf_map_lookup_elem(&spinning, &zero);
+}
+
+/* Where the wait for @lock is noted, or for no lock at all if that is 0. */
+static struct spin *find_spin(struct spins *all, u64 lock)
+{
+	u32 i;
+
 	for (i = 0; i < HF_MAX_NESTED; i++) {
 		if (all->of[i].lock == lock)
 			return &all->of[i];
@@ -102,10 +111,10 @@ static struct spin *find_spin(u64 lock)
 	return NULL;
 }
 
-static void begin_spin(u64 lock, u32 type)
+static void begin_spin(struct spins *all, u64 lock, u32 type)
 {
-	/* One is still there if its end came while another end was being noted. */
-	struct spin *spin = find_spin(lock) ?: find_spin(0);
+	/* It is still there if its end was not seen. */
+	struct spin *spin = find_spin(all, lock) ?: find_spin(all, 0);
 
 	if (!spin) {
 		__sync_fetch_and_add(&nr_lost, 1);
@@ -129,24 +138,9 @@ static void begin_sleep(u64 lock, u32 type)
 		__sync_fetch_and_add(&nr_lost, 1);
 }
 
-SEC("tp_btf/contention_begin")
-int BPF_PROG(contention_begin, void *lock, unsigned int flags)
+static void end_wait(struct spins *all, u64 lock, u64 now)
 {
-	u32 type = type_of(flags);
-
-	if (is_spun_for(type))
-		begin_spin((u64)lock, type);
-	else
-		begin_sleep((u64)lock, type);
-	return 0;
-}
-
-SEC("tp_btf/contention_end")
-int BPF_PROG(contention_end, void *lock, int ret)
-{
-	u64 now = bpf_ktime_get_ns(), since_ns;
-	struct wait_key key = { .lock = (u64)lock, .tid = (u32)bpf_get_current_pid_tgid() };
-	struct spin *spin = find_spin((u64)lock);
+	struct spin *spin = find_spin(all, lock);
 	u32 type, slot = 0, shift;
 	struct hf_waits *sum;
 	struct wait *w;
@@ -154,20 +148,21 @@ int BPF_PROG(contention_end, void *lock, int ret)
 
 	if (spin) {
 		type = spin->type;
-		since_ns = spin->since_ns;
+		ns = now - spin->since_ns;
 		spin->lock = 0;
 	} else {
+		struct wait_key key = { .lock = lock, .tid = (u32)bpf_get_current_pid_tgid() };
+
 		w = bpf_map_lookup_elem(&sleeping, &key);
 		if (!w)
-			return 0;
+			return;
 		type = w->type;
-		since_ns = w->since_ns;
+		ns = now - w->since_ns;
 		bpf_map_delete_elem(&sleeping, &key);
 	}
-	ns = now - since_ns;
 	sum = bpf_map_lookup_elem(&waits, &type);
 	if (!sum)
-		return 0;
+		return;
 	for (shift = 32, rest = ns; shift; shift >>= 1) {
 		if (rest >> shift) {
 			rest >>= shift;
@@ -178,5 +173,40 @@ int BPF_PROG(contention_end, void *lock, int ret)
 		slot = HF_NR_SPIN_SLOTS - 1;
 	sum->total_ns += ns;
 	sum->hist[slot]++;
+}
+
+/* Attached first, in the order of this file: a begin without an end would be a wait for ever. */
+SEC("tp_btf/contention_end")
+int BPF_PROG(contention_end, void *lock, int ret)
+{
+	u64 now = bpf_ktime_get_ns();
+	struct spins *all = this_cpu();
+
+	if (!all || all->busy)
+		return 0;
+	all->busy = 1;
+	barrier();
+	end_wait(all, (u64)lock, now);
+	barrier();
+	all->busy = 0;
+	return 0;
+}
+
+SEC("tp_btf/contention_begin")
+int BPF_PROG(contention_begin, void *lock, unsigned int flags)
+{
+	struct spins *all = this_cpu();
+	u32 type = type_of(flags);
+
+	if (!all || all->busy)
+		return 0;
+	all->busy = 1;
+	barrier();
+	if (is_spun_for(type))
+		begin_spin(all, (u64)lock, type);
+	else
+		begin_sleep((u64)lock, type);
+	barrier();
+	all->busy = 0;
 	return 0;
 }

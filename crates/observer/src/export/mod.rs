@@ -16,7 +16,7 @@ use nix::unistd::{Gid, Uid, geteuid, setgid, setgroups, setuid};
 use tiny_http::{Header, Method, Response, Server};
 
 use crate::error::ObserverError;
-use crate::host::{check_bpf, check_kvm};
+use crate::host::check_kvm;
 use crate::observer::{Observer, Options, Storage};
 use crate::stop;
 
@@ -63,7 +63,6 @@ pub fn collect(frequency_hz: u32) -> Result<(), ObserverError> {
 
 /// Serves `/metrics` at `address`, from a collector of its own, until somebody interrupts.
 pub fn export(address: SocketAddr, frequency_hz: u32) -> Result<(), ObserverError> {
-    check_bpf()?;
     check_kvm()?;
     let server = Server::http(address).map_err(|error| ObserverError::Io {
         action: "listen; is another exporter running?",

@@ -70,9 +70,10 @@ struct cpu_ctx {
 	struct bpf_timer timer;
 	u64 curr_vtime; /* of the running task, when it last was charged */
 	u64 curr_charged_at;
-	u64 look_ns;	 /* the step after which the running vCPU is looked at next */
-	u64 spinning_at; /* the last pause-loop exit, and since when they follow close */
-	u64 spinning_since;
+	u64 look_ns;	    /* the step after which the running vCPU is looked at next */
+	u64 spinning_at;    /* the last pause-loop exit */
+	u64 spinning_since; /* the first of those that follow one another */
+	u64 spin_gap_ns;    /* between the last two */
 	u32 curr_weight;
 	u32 curr_tid;	 /* 0: not one of ours */
 	u32 grace_tid;	 /* whom the timer keeps running; 0: nobody */

@@ -263,15 +263,17 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 }
 
 /*
- * Is the running vCPU in a spin that has lasted for longer than is good for it? Pause-loop
- * exits follow one another closely while it is.
+ * Is the running vCPU in a spin that has lasted for longer than is good for it? While it is,
+ * pause-loop exits follow one another: closely, or each after twice the time, as KVM has it.
  */
 static bool spun_long(struct cpu_ctx *cctx)
 {
 	u64 now = scx_bpf_now();
+	u64 gap = cctx->spinning_at ? now - cctx->spinning_at : 0;
 
-	if (now - cctx->spinning_at > params.look_ns)
+	if (!cctx->spinning_at || (gap > params.look_ns && gap > 3 * cctx->spin_gap_ns))
 		cctx->spinning_since = now;
+	cctx->spin_gap_ns = gap;
 	cctx->spinning_at = now;
 	return now - cctx->spinning_since >= params.spin_ns;
 }
