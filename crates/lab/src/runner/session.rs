@@ -10,6 +10,7 @@ use holdfast_agent::protocol::{Failure, Reply, Request, Spawn};
 use super::host::Host;
 use crate::error::Error;
 use crate::experiment::{Experiment, Guest};
+use crate::interrupt;
 use crate::result::KernelFacts;
 
 /// What kept a window from being measured.
@@ -373,8 +374,11 @@ impl<'a> Session<'a> {
         Ok(None)
     }
 
-    /// Lets time pass, by the host's clock.
+    /// Lets time pass, by the host's clock, unless somebody asks to end.
     pub(super) fn pass(&self, ms: u64) -> Outcome<()> {
+        if interrupt::is_pending() {
+            return Err(Trouble::Host(Error::Interrupted));
+        }
         self.ask(Request::Sleep { ms }).map(drop)
     }
 }

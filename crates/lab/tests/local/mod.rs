@@ -127,8 +127,9 @@ impl Host for LocalHost {
         let socket = self.path(&format!("{name}.sock"));
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).unwrap();
-        // What stands for the VM's process uses CPU time, as one does.
-        self.request(Request::spawn(self.vm_child(name), ["sh", "-c", "while :; do :; done"]))?;
+        // What stands for the VM's process uses CPU time, as one does that has booted.
+        let idle = "while :; do i=0; while [ $i -lt 999 ]; do i=$((i + 1)); done; sleep 0.05; done";
+        self.request(Request::spawn(self.vm_child(name), ["sh", "-c", idle]))?;
         let accepted = std::thread::spawn(move || listener.accept().unwrap().0);
         self.request(Request::Connect(Connect {
             guest: name.into(),
