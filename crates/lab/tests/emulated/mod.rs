@@ -18,7 +18,7 @@ pub(crate) use lines::Lines;
 
 pub(crate) const SCHEDULER: &str = "scheduler";
 /// How often a test whose machine dies is begun.
-const TRIES: u32 = 4;
+const TRIES: u32 = 6;
 
 /// What a test says whose figures are not as they should be to each other.
 pub(crate) const DISAGREE: &str = "figures disagree";
