@@ -83,6 +83,11 @@ pub(crate) struct RunArgs {
     #[arg(long, value_enum, default_value_t = AccelArg::Auto)]
     accel: AccelArg,
 
+    /// Most hosts that measure an experiment together; as many as this machine has CPUs and memory for unless
+    /// given. Only hosts that count their instructions do, which notice nothing of each other.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    hosts: Option<u32>,
+
     /// Directory with the programs built; that of this program unless given.
     #[arg(long, value_name = "DIR")]
     dist: Option<PathBuf>,
@@ -164,7 +169,11 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         afresh: args.afresh,
         experiments,
         place: Place { accel, dist },
-        options: Options { rounds: args.rounds, ..Options::default() },
+        options: Options {
+            rounds: args.rounds,
+            hosts: args.hosts.map(|n| n as usize),
+            ..Options::default()
+        },
         statistics: Settings { seed: args.seed, ..Settings::default() },
         version: env!("CARGO_PKG_VERSION").into(),
         commit: option_env!("HOLDFAST_COMMIT").map(str::to_owned),

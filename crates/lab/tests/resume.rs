@@ -3,7 +3,7 @@
 
 mod local;
 
-use std::cell::RefCell;
+use std::sync::Mutex;
 
 use holdfast_lab::Error;
 use holdfast_lab::campaign::Campaign;
@@ -28,14 +28,14 @@ fn what_was_measured_before_a_run_was_stopped_is_not_measured_again() {
         version: "0".into(),
         commit: None,
     };
-    let booted = RefCell::new(Vec::new());
+    let booted = Mutex::new(Vec::new());
     let boot = |only: &'static str| {
         let booted = &booted;
         move |e: &Experiment| -> holdfast_lab::Result<Box<dyn Host>> {
             if !only.is_empty() && e.name != only {
                 return Err(Error::Unsupported("the machine is full".into()));
             }
-            booted.borrow_mut().push(e.name.clone());
+            booted.lock().unwrap().push(e.name.clone());
             local::boot(e)
         }
     };
@@ -49,7 +49,7 @@ fn what_was_measured_before_a_run_was_stopped_is_not_measured_again() {
 
     let whole = campaign.run_on(&boot(""), &Progress::silent()).unwrap();
     assert!(whole.ended_by.is_none() && !whole.result.partial);
-    assert_eq!(*booted.borrow(), ["first", "second"], "each was booted once");
+    assert_eq!(*booted.lock().unwrap(), ["first", "second"], "each was booted once");
     let kept = &whole.result.samples[..stopped.result.samples.len()];
     assert_eq!(kept, stopped.result.samples, "what was there is there unchanged");
     assert_eq!(valid(&whole.result.samples, "second"), 8);
@@ -61,10 +61,10 @@ fn what_was_measured_before_a_run_was_stopped_is_not_measured_again() {
     assert_eq!(lines.lines().count(), whole.result.samples.len());
 
     // What is whole is not gone on with, and neither is anything where that is not wanted.
-    booted.borrow_mut().clear();
+    booted.lock().unwrap().clear();
     let again = campaign.run_on(&boot("first"), &Progress::silent()).unwrap();
     assert_eq!(valid(&again.result.samples, "second"), 0);
     campaign.afresh = true;
     campaign.run_on(&boot(""), &Progress::silent()).unwrap();
-    assert_eq!(*booted.borrow(), ["first", "first", "second"]);
+    assert_eq!(*booted.lock().unwrap(), ["first", "first", "second"]);
 }

@@ -3,15 +3,15 @@
 
 mod local;
 
-use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use holdfast_agent::protocol::Request;
 use holdfast_lab::Error;
 use holdfast_lab::experiment::Experiment;
 use holdfast_lab::metric::Metric;
 use holdfast_lab::progress::Progress;
-use holdfast_lab::runner::{self, Measured, Options, Part};
+use holdfast_lab::runner::{self, Host, Measured, Options, Part};
 use holdfast_lab::sample::Sample;
 
 fn options() -> Options {
@@ -21,7 +21,7 @@ fn options() -> Options {
 fn run_with(
     experiment: &Experiment,
     options: &Options,
-    mut keep: impl FnMut(&Sample),
+    mut keep: impl FnMut(&Sample) + Send,
 ) -> (Measured, Vec<Sample>) {
     let mut samples = Vec::new();
     let measured = runner::run(
@@ -70,6 +70,56 @@ fn measures_every_window_of_every_contender() {
         assert!(sample.after.as_ref().unwrap().observer.is_some());
         assert_eq!(sample.value(Metric::Preemptions(holdfast_lab::metric::Class::Holder)), None);
     }
+}
+
+/// Hosts that count their instructions measure together, and none does what another has done.
+#[test]
+fn two_hosts_share_the_rounds() {
+    let experiment = local::experiment("rounds = 2", "rounds = 4");
+    for (counts, hosts, nr_expected) in [(true, 2, 2), (true, 1, 1), (false, 2, 1)] {
+        let nr_booted = AtomicU32::new(0);
+        let boot = |_: &Experiment| -> holdfast_lab::Result<Box<dyn Host>> {
+            nr_booted.fetch_add(1, Ordering::Relaxed);
+            Ok(Box::new(local::LocalHost::boot(counts)))
+        };
+        let options = Options { hosts: Some(hosts), ..options() };
+        let mut samples = Vec::new();
+        let (progress, part) = (Progress::silent(), Part::whole());
+        let mut keep = |sample| samples.push(sample);
+        let measured = runner::run(&experiment, &options, &boot, &progress, &part, &mut keep);
+        assert!(measured.ended_by.is_none(), "{measured:?}");
+        assert_eq!((measured.hosts.len(), measured.guests.len()), (1, 1), "they are alike");
+        assert_eq!(nr_booted.load(Ordering::Relaxed), nr_expected);
+        let valid: Vec<&Sample> = samples.iter().filter(|s| s.is_valid()).collect();
+        assert_eq!((valid.len(), covered(&samples).len()), (16, 16));
+        // A round is measured on one host: its windows do not overlap.
+        for round in 0..4 {
+            let mut starts: Vec<f64> =
+                valid.iter().filter(|s| s.round == round).map(|s| s.start_s).collect();
+            starts.sort_by(f64::total_cmp);
+            let length_s = if counts { 0.075 } else { 0.3 };
+            assert!(starts.windows(2).all(|two| two[1] - two[0] >= length_s), "{starts:?}");
+        }
+    }
+}
+
+#[test]
+fn what_ends_one_of_two_hosts_for_good_ends_the_run() {
+    let experiment = local::experiment("rounds = 2", "rounds = 40");
+    let nr_booted = AtomicU32::new(0);
+    let boot = |_: &Experiment| -> holdfast_lab::Result<Box<dyn Host>> {
+        if nr_booted.fetch_add(1, Ordering::Relaxed) > 0 {
+            return Err(Error::Unsupported("the machine is full".into()));
+        }
+        Ok(Box::new(local::LocalHost::boot(true)))
+    };
+    let options = Options { hosts: Some(2), ..options() };
+    let (progress, part) = (Progress::silent(), Part::whole());
+    let mut nr_samples = 0;
+    let mut keep = |_| nr_samples += 1;
+    let measured = runner::run(&experiment, &options, &boot, &progress, &part, &mut keep);
+    assert!(matches!(measured.ended_by, Some(Error::Unsupported(_))), "{measured:?}");
+    assert!(nr_samples < 40, "the other ended soon");
 }
 
 #[test]
@@ -128,9 +178,9 @@ fn a_contender_that_is_not_there_is_reported() {
 #[test]
 fn hosts_that_measure_nothing_end_a_run() {
     let experiment = local::experiment("rounds = 2", "rounds = 2");
-    let nr_booted = Cell::new(0);
+    let nr_booted = AtomicU32::new(0);
     let boot = |experiment: &Experiment| {
-        nr_booted.set(nr_booted.get() + 1);
+        nr_booted.fetch_add(1, Ordering::Relaxed);
         let host = local::boot(experiment)?;
         let _ = host.request(Request::spawn("end", ["sh", "-c", "sleep 0.1; kill -KILL $PPID"]));
         Ok(host)
@@ -140,7 +190,7 @@ fn hosts_that_measure_nothing_end_a_run() {
         assert!(sample.problem.is_some(), "{sample:?}");
     });
     assert!(matches!(measured.ended_by, Some(Error::HostEnded { .. })), "{measured:?}");
-    assert_eq!(nr_booted.get(), 8);
+    assert_eq!(nr_booted.load(Ordering::Relaxed), 8);
 }
 
 #[test]

@@ -14,6 +14,8 @@ mod session;
 mod spins;
 mod workload;
 
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use self::host::{Host, HostFacts, LabHost, Place};
@@ -41,12 +43,15 @@ pub struct Options {
     pub rounds: Option<u32>,
     /// Command that answers each line with counters of preemptions.
     pub observer: Vec<String>,
+    /// Most hosts at once; as many as this machine has CPUs and memory for unless given. There is one where hosts do not
+    /// count their instructions.
+    pub hosts: Option<usize>,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let observer = ["holdfast", "preemptions", "--json", "--stdin"];
-        Options { rounds: None, observer: observer.map(str::to_owned).to_vec() }
+        Options { rounds: None, observer: observer.map(str::to_owned).to_vec(), hosts: None }
     }
 }
 
@@ -66,7 +71,10 @@ pub struct Measured {
 }
 
 /// Boots a host for an experiment.
-pub type Boot<'a> = dyn Fn(&Experiment) -> Result<Box<dyn Host + 'a>> + 'a;
+pub type Boot<'a> = dyn Fn(&Experiment) -> Result<Box<dyn Host + 'a>> + Sync + 'a;
+
+/// What is handed each window as soon as it is over.
+pub type Keep<'a> = dyn FnMut(Sample) + Send + 'a;
 
 /// What an experiment is a part of.
 #[derive(Clone, Debug)]
@@ -93,66 +101,87 @@ pub fn estimate(experiment: &Experiment, done: &Done) -> Duration {
 }
 
 /// Runs one experiment, or what is left of it. Each window is handed to `keep` as soon as it is over.
+///
+/// A host that counts its instructions uses one CPU and does not notice what others do, so several measure together:
+/// each takes a round after the other, whole ones, since windows are compared within a round.
 pub fn run(
     experiment: &Experiment,
     options: &Options,
     boot: &Boot,
     progress: &Progress,
     part: &Part,
-    keep: &mut dyn FnMut(Sample),
+    keep: &mut Keep,
 ) -> Measured {
     let mut experiment = experiment.clone();
     experiment.windows.rounds = options.rounds.unwrap_or(experiment.windows.rounds);
+    let left = plan::left(&experiment, &part.done);
+    if left.is_empty() {
+        return Measured::default();
+    }
+    let first = match boot(&experiment) {
+        Ok(host) => host,
+        Err(e) => return Measured { ended_by: Some(e), ..Measured::default() },
+    };
+    let waiting = plan::by_round(left);
+    let nr_hosts = hosts_at_once(&experiment, options, &first.facts()).clamp(1, waiting.len());
+    let work = Mutex::new(Work {
+        pace: Pace {
+            start: Instant::now(),
+            planned: plan::estimate(&experiment, &waiting, None),
+            nr_hosts: nr_hosts as u32,
+        },
+        nr_all: plan::plan(&experiment).iter().map(|g| g.windows.len()).sum(),
+        waiting: waiting.into(),
+        taken: vec![Group::default(); nr_hosts],
+        step: progress.step(format!("Measuring {}", experiment.name)),
+        keep,
+        nr_measured: 0,
+        measured: Measured { facts: Some(first.facts()), ..Measured::default() },
+    });
     let is_observed = experiment.contenders.iter().any(|c| experiment.observes(c));
-    let observer = is_observed.then(|| options.observer.clone());
-    let mut run = Run {
+    let new_run = |number| Run {
         experiment: &experiment,
-        groups: plan::left(&experiment, &part.done).into(),
+        observer: is_observed.then(|| options.observer.clone()),
+        work: &work,
+        number,
         attempt: 0,
         failures: vec![0; experiment.contenders.len()],
         last: None,
         part,
-        keep,
         nr_measured: 0,
-        measured: Measured::default(),
     };
-    if run.groups.is_empty() {
-        return run.measured;
-    }
-    let mut nr_in_vain = 0;
-    loop {
-        let nr_before = run.nr_measured;
-        let host = match boot(&experiment) {
-            Ok(host) => host,
-            Err(e) => {
-                run.measured.ended_by = Some(e);
-                break;
-            }
-        };
-        run.measured.facts = Some(host.facts());
-        let mut session = Session::new(host, &experiment, observer.clone());
-        let ended = run.measure_all(&mut session, progress);
-        run.note(session);
-        nr_in_vain = if run.nr_measured > nr_before { 0 } else { nr_in_vain + 1 };
-        match ended {
-            Ok(()) => break,
-            Err(Error::Interrupted) => {
-                run.measured.ended_by = Some(Error::Interrupted);
-                break;
-            }
-            Err(e) if nr_in_vain == HOSTS => {
-                run.measured.ended_by = Some(e);
-                break;
-            }
-            Err(e) => {
-                let what = format!("{}: the host is booted again, because {e}", experiment.name);
-                progress.note(&what);
-                run.measured.notes.push(what);
-                run.last = None;
-            }
+    std::thread::scope(|scope| {
+        for number in 1..nr_hosts {
+            let run = new_run(number);
+            scope.spawn(move || run.measure(None, boot, progress));
         }
+        new_run(0).measure(Some(first), boot, progress);
+    });
+    let work = work.into_inner().unwrap_or_else(PoisonError::into_inner);
+    work.step.done(&format!("{} windows", work.nr_measured));
+    work.measured
+}
+
+/// How many hosts measure together.
+fn hosts_at_once(experiment: &Experiment, options: &Options, facts: &HostFacts) -> usize {
+    /// What QEMU needs beside the host's memory, in MiB.
+    const BESIDE: u64 = 512;
+    if !facts.counts_instructions {
+        return 1;
     }
-    run.measured
+    let fit = || {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let memory = available_mib() / (u64::from(experiment.host.memory_mib) + BESIDE);
+        cpus.min(memory as usize)
+    };
+    options.hosts.unwrap_or_else(fit)
+}
+
+/// Memory that this machine has left.
+fn available_mib() -> u64 {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    kib.and_then(|kib| kib.trim().strip_suffix(" kB")?.parse::<u64>().ok()).unwrap_or(0) / 1024
 }
 
 /// How fast this machine is, compared with the one that the plan's times are from.
@@ -160,6 +189,7 @@ struct Pace {
     start: Instant,
     /// What was planned for everything.
     planned: Duration,
+    nr_hosts: u32,
 }
 
 impl Pace {
@@ -168,64 +198,145 @@ impl Pace {
         let done = self.planned.saturating_sub(left);
         // Too little was done to tell.
         if done < Duration::from_secs(10) {
-            return left + later;
+            return (left + later) / self.nr_hosts;
         }
         let slower = self.start.elapsed().as_secs_f64() / done.as_secs_f64();
         (left + later).mul_f64(slower.clamp(0.1, 10.0))
     }
 }
 
-struct Run<'a> {
+/// What is left of an experiment, and what came of it: shared by the hosts that measure it.
+struct Work<'a> {
+    /// What no host has begun, a round each.
+    waiting: VecDeque<Group>,
+    /// What each host is at.
+    taken: Vec<Group>,
+    pace: Pace,
+    nr_all: usize,
+    step: Step<'a>,
+    keep: &'a mut Keep<'a>,
+    /// Windows that count.
+    nr_measured: u32,
+    measured: Measured,
+}
+
+impl Work<'_> {
+    /// The round that a host does next: rather one for the guests it runs, or for those that no other host runs.
+    fn take(&mut self, number: usize) -> Option<()> {
+        let is_mine = |g: &Group| g.is_like(&self.taken[number]);
+        let is_free = |g: &Group| !self.taken.iter().any(|t| t.is_like(g));
+        let mut waiting = self.waiting.iter();
+        let mine = waiting.position(is_mine);
+        let next = mine.or_else(|| self.waiting.iter().position(is_free)).unwrap_or(0);
+        self.taken[number] = self.waiting.remove(next)?;
+        Some(())
+    }
+
+    /// Everything that is left.
+    fn left(&self) -> Vec<Group> {
+        self.taken.iter().chain(&self.waiting).cloned().collect()
+    }
+}
+
+/// The part in an experiment of one host, or of those that take its place.
+struct Run<'a, 'w> {
     experiment: &'a Experiment,
-    /// What is left to do.
-    groups: std::collections::VecDeque<Group>,
+    /// Command of the observer, if one is wanted.
+    observer: Option<Vec<String>>,
+    work: &'a Mutex<Work<'w>>,
+    /// Which of the hosts that measure together.
+    number: usize,
     /// Attempts at the window that is next.
     attempt: u32,
     /// Failures in a row of each contender.
     failures: Vec<u32>,
     /// What was measured last on this host.
     last: Option<Window>,
+    part: &'a Part,
     /// Windows that count.
     nr_measured: u32,
-    part: &'a Part,
-    keep: &'a mut dyn FnMut(Sample),
-    measured: Measured,
 }
 
-impl Run<'_> {
-    /// Measures what is left; an error is one of the host.
-    fn measure_all(&mut self, session: &mut Session, progress: &Progress) -> Result<()> {
-        let mut step = progress.step(format!("Measuring {}", self.experiment.name));
-        let pace = Pace { start: Instant::now(), planned: self.planned() };
-        let nr_all = plan::plan(self.experiment).iter().map(|g| g.windows.len()).sum::<usize>();
-        let nr_before = self.nr_measured;
-        while let Some(group) = self.groups.front_mut() {
-            let Some(&window) = group.windows.first() else {
-                self.groups.pop_front();
-                self.last = None;
-                continue;
+impl<'a, 'w> Run<'a, 'w> {
+    /// Measures until nothing is left, if need be on one host after the other.
+    fn measure(mut self, first: Option<Box<dyn Host + '_>>, boot: &Boot, progress: &Progress) {
+        let mut nr_in_vain = 0;
+        let mut booted = first;
+        loop {
+            let nr_before = self.nr_measured;
+            let host = match booted.take().map_or_else(|| boot(self.experiment), Ok) {
+                Ok(host) => host,
+                Err(e) => return self.end(e),
             };
-            let group = group.clone();
-            let nr_left: usize = self.groups.iter().map(|g| g.windows.len()).sum();
-            self.tell(&mut step, &pace, window, nr_all - nr_left + 1, nr_all);
-            self.nr_measured += u32::from(self.measure_one(session, &group, window)?);
+            let mut session = Session::new(host, self.experiment, self.observer.clone());
+            let ended = self.measure_all(&mut session);
+            self.note(session);
+            nr_in_vain = if self.nr_measured > nr_before { 0 } else { nr_in_vain + 1 };
+            match ended {
+                Ok(()) => return,
+                Err(e) if nr_in_vain == HOSTS || matches!(e, Error::Interrupted) => {
+                    return self.end(e);
+                }
+                Err(e) => {
+                    let name = &self.experiment.name;
+                    let what = format!("{name}: the host is booted again, because {e}");
+                    progress.note(&what);
+                    self.work().measured.notes.push(what);
+                    self.last = None;
+                }
+            }
         }
-        step.done(&format!("{} windows", self.nr_measured - nr_before));
+    }
+
+    fn work(&self) -> MutexGuard<'a, Work<'w>> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the experiment; other hosts do the window they are at.
+    fn end(&self, why: Error) {
+        let mut work = self.work();
+        if work.measured.ended_by.is_none() || matches!(why, Error::Interrupted) {
+            work.measured.ended_by = Some(why);
+        }
+    }
+
+    /// Measures what is left; an error is one of the host.
+    fn measure_all(&mut self, session: &mut Session) -> Result<()> {
+        while let Some((group, window)) = self.next() {
+            let counts = u32::from(self.measure_one(session, &group, window)?);
+            self.nr_measured += counts;
+            self.work().nr_measured += counts;
+        }
         Ok(())
     }
 
-    /// What is left to do, if everything takes as long as it usually does.
-    fn planned(&self) -> Duration {
-        let groups: Vec<Group> = self.groups.iter().cloned().collect();
-        plan::estimate(self.experiment, &groups, self.last)
+    fn next(&self) -> Option<(Group, Window)> {
+        let mut work = self.work();
+        if work.measured.ended_by.is_some() {
+            return None;
+        }
+        if work.taken[self.number].windows.is_empty() {
+            work.take(self.number)?;
+        }
+        let group = work.taken[self.number].clone();
+        let window = *group.windows.first()?;
+        self.tell(&mut work, window);
+        Some((group, window))
     }
 
-    fn tell(&self, step: &mut Step, pace: &Pace, window: Window, number: usize, nr_all: usize) {
-        let left = pace.left(self.planned(), self.part.later);
-        step.at(&format!(
-            "{}, {}: window {number} of {nr_all}, about {} left",
+    fn tell(&self, work: &mut Work, window: Window) {
+        let groups = work.left();
+        let nr_left: usize = groups.iter().map(|g| g.windows.len()).sum();
+        let planned = plan::estimate(self.experiment, &groups, self.last);
+        let left = work.pace.left(planned, self.part.later);
+        let is_one = work.taken.len() == 1;
+        let on = if is_one { String::new() } else { format!(" on {} hosts", work.taken.len()) };
+        work.step.at(&format!(
+            "{}, {}: window {} of {}{on}, about {} left",
             self.experiment.cases[window.case].name,
             self.experiment.contenders[window.contender].name,
+            work.nr_all - nr_left + 1,
+            work.nr_all,
             minutes(left),
         ));
     }
@@ -296,25 +407,25 @@ impl Run<'_> {
     /// Hands on a sample; `is_over` if there is no further attempt at its window.
     fn keep(&mut self, mut sample: Sample, is_over: bool) {
         sample.work_out_in(self.experiment);
-        (self.keep)(sample);
+        let mut work = self.work();
+        (work.keep)(sample);
         if is_over {
             self.attempt = 0;
-            if let Some(group) = self.groups.front_mut() {
-                group.windows.remove(0);
-            }
+            work.taken[self.number].windows.remove(0);
         }
     }
 
-    fn note(&mut self, session: Session) {
+    fn note(&self, session: Session) {
+        let measured = &mut self.work().measured;
         for (is_host, facts) in session.facts {
-            let list = if is_host { &mut self.measured.hosts } else { &mut self.measured.guests };
+            let list = if is_host { &mut measured.hosts } else { &mut measured.guests };
             if !list.contains(&facts) {
                 list.push(facts);
             }
         }
         for note in session.notes {
-            if !self.measured.notes.contains(&note) {
-                self.measured.notes.push(note);
+            if !measured.notes.contains(&note) {
+                measured.notes.push(note);
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::machine::Clock;
 use crate::resume::Done;
 
 /// Cases that can be measured without restarting a guest.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Group {
     /// Names of the guests, that of the cases' own workloads first.
     pub(super) guests: Vec<String>,
@@ -21,6 +21,13 @@ pub(super) struct Group {
     pub(super) pause_exits: bool,
     /// What to measure, in order.
     pub(super) windows: Vec<Window>,
+}
+
+impl Group {
+    /// Whether both can be measured without restarting a guest in between.
+    pub(super) fn is_like(&self, other: &Group) -> bool {
+        self.guests == other.guests && self.pause_exits == other.pause_exits
+    }
 }
 
 /// A window to measure; the numbers index the experiment's cases and contenders.
@@ -39,7 +46,7 @@ pub(super) fn plan(experiment: &Experiment) -> Vec<Group> {
         let guests = experiment.guests_of(case).into_iter().map(str::to_owned).collect();
         let pause_exits = experiment.pause_exits_of(case);
         let group = Group { guests, pause_exits, windows: Vec::new() };
-        match groups.iter_mut().find(|(g, _)| *g == group) {
+        match groups.iter_mut().find(|(g, _)| g.is_like(&group)) {
             Some((_, cases)) => cases.push(i),
             None => groups.push((group, vec![i])),
         }
@@ -50,6 +57,15 @@ pub(super) fn plan(experiment: &Experiment) -> Vec<Group> {
         ..group
     };
     groups.into_iter().map(planned).collect()
+}
+
+/// The same with a group for each round.
+pub(super) fn by_round(groups: Vec<Group>) -> Vec<Group> {
+    let rounds = |group: Group| -> Vec<Group> {
+        let rounds = group.windows.chunk_by(|a, b| a.round == b.round);
+        rounds.map(|windows| Group { windows: windows.to_vec(), ..group.clone() }).collect()
+    };
+    groups.into_iter().flat_map(rounds).collect()
 }
 
 /// What is left of it where some was done before.
@@ -104,8 +120,13 @@ pub(super) fn estimate(
     mut last: Option<Window>,
 ) -> Duration {
     let mut sum = Duration::ZERO;
-    for group in groups {
-        if last.is_none() && !group.windows.is_empty() {
+    let mut before = None::<&Group>;
+    for group in groups.iter().filter(|group| !group.windows.is_empty()) {
+        if before.is_some_and(|before| !before.is_like(group)) {
+            last = None;
+        }
+        before = Some(group);
+        if last.is_none() {
             sum += GUEST_START * group.guests.len() as u32;
         }
         for &window in &group.windows {
@@ -123,7 +144,6 @@ pub(super) fn estimate(
             sum += Duration::from_millis(experiment.length_ms_of(case)) + COUNTERS;
             last = Some(window);
         }
-        last = None;
     }
     if experiment.host.clock == Clock::Machine { sum } else { sum * COUNTING }
 }
@@ -158,6 +178,22 @@ mod tests {
             groups.iter().map(|g| g.pause_exits).collect::<Vec<_>>(),
             [false, false, true, true]
         );
+    }
+
+    #[test]
+    fn hosts_that_measure_together_are_given_whole_rounds() {
+        let e = experiment("contention");
+        let whole = plan(&e);
+        let rounds = by_round(whole.clone());
+        assert_eq!(rounds.len(), whole.len() * e.windows.rounds as usize);
+        for round in &rounds {
+            assert!(round.windows.iter().all(|w| w.round == round.windows[0].round));
+        }
+        let windows = |groups: &[Group]| -> Vec<Window> {
+            groups.iter().flat_map(|g| g.windows.clone()).collect()
+        };
+        assert_eq!(windows(&rounds), windows(&whole));
+        assert_eq!(estimate(&e, &rounds, None), estimate(&e, &whole, None));
     }
 
     #[test]

@@ -67,10 +67,12 @@ pub(crate) struct LocalHost {
     port: RefCell<(UnixStream, BufReader<UnixStream>, u64)>,
     host: RefCell<Child>,
     guests: RefCell<BTreeMap<String, Child>>,
+    /// Whether it says that it counts its instructions.
+    counts: bool,
 }
 
 impl LocalHost {
-    pub(crate) fn boot() -> Self {
+    pub(crate) fn boot(counts: bool) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let host = agent(theirs, "host");
         let reader = BufReader::new(ours.try_clone().unwrap());
@@ -81,6 +83,7 @@ impl LocalHost {
             port: RefCell::new((ours, reader, 0)),
             host: RefCell::new(host),
             guests: RefCell::default(),
+            counts,
         }
     }
 
@@ -209,7 +212,8 @@ impl Host for LocalHost {
     }
 
     fn facts(&self) -> HostFacts {
-        HostFacts { accelerator: "here".into(), ..HostFacts::default() }
+        let counts_instructions = self.counts;
+        HostFacts { accelerator: "here".into(), counts_instructions, ..HostFacts::default() }
     }
 }
 
@@ -234,7 +238,7 @@ done
 
 /// Boots local hosts, whatever the experiment.
 pub(crate) fn boot<'a>(_: &Experiment) -> Result<Box<dyn Host + 'a>> {
-    Ok(Box::new(LocalHost::boot()))
+    Ok(Box::new(LocalHost::boot(false)))
 }
 
 pub(crate) const TOML: &str = r#"
