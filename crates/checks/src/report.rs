@@ -83,8 +83,7 @@ pub struct Report {
 impl Report {
     pub(crate) fn new(checks: impl Iterator<Item = Check>) -> Self {
         let checks: Vec<Check> = checks.collect();
-        let verdict =
-            checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Ok).max(Verdict::Ok);
+        let verdict = checks.iter().map(|check| check.verdict).fold(Verdict::Ok, Ord::max);
         Self { schema: "holdfast.doctor/1", verdict, checks }
     }
 
