@@ -91,6 +91,7 @@ struct hf_grace {
 	u32 nr_steps;	   /* steps granted since this grace began */
 	u32 capped_streak; /* graces in a row that ended at the cap */
 	u32 skip;	   /* turns left to skip because of the streak */
+	bool doubted;	   /* has looked like a holder for longer than it takes to hold a lock */
 };
 
 struct hf_decision {
@@ -203,7 +204,10 @@ HF_FN struct hf_decision hf_grace_decide(struct hf_grace *g, u64 *bank_ns, enum 
 	if (!hf_is_worth_extending(class, s)) {
 		if (hf_is_protected(class)) {
 			d.verdict = HF_WAITS;
-		} else if (g->granted_ns) {
+			goto out_end;
+		}
+		g->doubted = false;
+		if (g->granted_ns) {
 			d.verdict = HF_RELEASE;
 			g->capped_streak = 0;
 		}
@@ -221,8 +225,10 @@ HF_FN struct hf_decision hf_grace_decide(struct hf_grace *g, u64 *bank_ns, enum 
 		d.verdict = HF_CAPPED;
 		if (g->granted_ns && g->capped_streak < HF_BACK_OFF_FREE + HF_BACK_OFF_MAX)
 			g->capped_streak++;
-		if (g->capped_streak > HF_BACK_OFF_FREE)
+		if (g->capped_streak > HF_BACK_OFF_FREE) {
 			g->skip = 1U << (g->capped_streak - HF_BACK_OFF_FREE);
+			g->doubted = true;
+		}
 		goto out_end;
 	}
 
@@ -246,6 +252,16 @@ out_end:
 	g->granted_ns = 0;
 	g->nr_steps = 0;
 	return d;
+}
+
+/*
+ * What a vCPU that is preempted with this class is taken for. Some guest code has preemption
+ * off for long and no lock that others want, such as a batch of RCU callbacks: its siblings
+ * would give it one turn after the other, and it can use only one CPU.
+ */
+HF_FN enum hf_class hf_believed(enum hf_class class, const struct hf_grace *g)
+{
+	return g->doubted && hf_is_protected(class) ? HF_FREE : class;
 }
 
 /* A VM earns grace by running, so that a large VM has more of it and an idle one saves none. */

@@ -117,6 +117,12 @@ pub fn is_worth_extending(class: VcpuClass, siblings: &Siblings) -> bool {
     unsafe { raw::hf_is_worth_extending(class, siblings) }
 }
 
+/// What a vCPU that is preempted with this class is taken for.
+pub fn believed(class: VcpuClass, grace: &Grace) -> VcpuClass {
+    // SAFETY: reads `grace` only.
+    unsafe { raw::hf_believed(class, grace) }
+}
+
 /// Who should have the CPU of a vCPU that spins. `named`: KVM asked for somebody; `spun_long`: it has
 /// spun for longer than a holder would be waited for.
 pub fn yield_target(class: VcpuClass, siblings: &Siblings, named: bool, spun_long: bool) -> Target {

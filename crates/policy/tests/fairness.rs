@@ -9,15 +9,15 @@ use holdfast_policy::{
 use proptest::prelude::*;
 
 const PARAMS: Params = Params {
-    slice_ns: 3_000_000,
+    slice_ns: 2_000_000,
     grace_max_ns: 1_000_000,
     grace_step_ns: 30_000,
     grace_bank_max_ns: 20_000_000,
     grace_share_permille: 100,
     resume_boost_permille: 2000,
-    spin_ns: 3_000_000,
+    spin_ns: 200_000,
     look_ns: 100_000,
-    wakeup_margin_ns: 500_000,
+    wakeup_margin_ns: 2_000_000,
 };
 
 #[derive(Clone, Debug)]

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What grace may never do, whatever a guest claims.
 
-use holdfast_policy::{Grace, Params, Siblings, VcpuClass, Verdict, is_worth_extending};
+use holdfast_policy::{Grace, Params, Siblings, VcpuClass, Verdict, believed, is_worth_extending};
 use proptest::prelude::*;
 
 fn params() -> impl Strategy<Value = Params> {
     (1_000u64..100_000, 1u64..100, 0u32..=1000, 0u64..50_000_000).prop_map(
         |(grace_step_ns, steps, grace_share_permille, grace_bank_max_ns)| Params {
-            slice_ns: 3_000_000,
+            slice_ns: 2_000_000,
             grace_max_ns: grace_step_ns * steps,
             grace_step_ns,
             grace_bank_max_ns,
             grace_share_permille,
             resume_boost_permille: 2000,
-            spin_ns: 3_000_000,
+            spin_ns: 200_000,
             look_ns: 100_000,
-            wakeup_margin_ns: 500_000,
+            wakeup_margin_ns: 2_000_000,
         },
     )
 }
@@ -109,6 +109,23 @@ proptest! {
         prop_assert!(granted <= p.grace_max_ns * TURNS / 20, "{granted} ns");
         // And it is given another chance.
         prop_assert!(granted > p.grace_max_ns * 3);
+    }
+
+    #[test]
+    fn siblings_do_not_wait_for_who_looks_like_a_holder_for_too_long(p in params()) {
+        let (mut grace, mut bank) = (Grace::default(), u64::MAX);
+        let mut nr_believed = 0;
+        while believed(VcpuClass::Holder, &grace) == VcpuClass::Holder {
+            prop_assert!(nr_believed < 10);
+            nr_believed += 1;
+            run_grace(&p, &mut grace, &mut bank, VcpuClass::Holder);
+        }
+        prop_assert!(nr_believed > 2, "one that a long grace did not help may be a holder all the same");
+        prop_assert_eq!(believed(VcpuClass::Holder, &grace), VcpuClass::Free);
+        prop_assert_eq!(believed(VcpuClass::Waiter, &grace), VcpuClass::Waiter);
+        // Whoever is seen without a lock once is believed again.
+        p.decide(&mut grace, &mut bank, VcpuClass::Free, &ALONE);
+        prop_assert_eq!(believed(VcpuClass::Holder, &grace), VcpuClass::Holder);
     }
 
     #[test]

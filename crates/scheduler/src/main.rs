@@ -60,7 +60,7 @@ const _: () = assert!(MAX_LLCS == bpf_intf::HF_MAX_LLCS as usize);
 #[derive(Debug, Parser)]
 struct Opts {
     /// Time a task may run while others wait, in us.
-    #[clap(short = 's', long, default_value = "3000", value_parser = value_parser!(u64).range(100..=100_000))]
+    #[clap(short = 's', long, default_value = "2000", value_parser = value_parser!(u64).range(100..=100_000))]
     slice_us: u64,
 
     /// Longest time a vCPU in a critical section is kept running past its turn, in us.
@@ -94,7 +94,7 @@ struct Opts {
     spin_us: u64,
 
     /// By how much a waking task has to be behind a running one to take its CPU, in us.
-    #[clap(long, default_value = "500", value_parser = value_parser!(u64).range(0..=100_000))]
+    #[clap(long, default_value = "2000", value_parser = value_parser!(u64).range(0..=100_000))]
     wakeup_margin_us: u64,
 
     /// Do not read guests: the base scheduler alone, for comparison.

@@ -48,7 +48,8 @@ struct task_ctx {
 	u64 group;	     /* cgroup that it counts in while runnable; 0: none */
 	u32 weight;	     /* among all tasks of the host, in 1/HF_WEIGHT_SCALE */
 	u32 own_weight;	     /* what it counts in @group */
-	enum hf_class class; /* when it last stopped */
+	enum hf_class class; /* what it was taken for when it last stopped */
+	bool held;	     /* it looked like a holder then, believed or not */
 	bool queued;	     /* in one of our queues */
 	bool listed;	     /* as preempted, in its VM */
 	struct hf_grace grace;

@@ -332,7 +332,7 @@ static void resumed(struct task_struct *p, struct task_ctx *tctx, u64 now)
 	if (!vm)
 		return;
 	unlist_preempted(vm, v);
-	if (hf_is_protected(tctx->class))
+	if (tctx->held)
 		vm_stat_add(vm, HF_STAT_WAITING_NS, now - tctx->stopped_at);
 }
 
@@ -421,12 +421,13 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	if (!v)
 		return;
 	class = hf_read_class(v);
-	tctx->class = end_class(v, class);
+	tctx->class = end_class(v, hf_believed(class, &tctx->grace));
 	vm = runnable ? vm_ctx_of(v) : NULL;
 	if (!vm)
 		return;
 	vm_stat_add(vm, HF_STAT_STOPPED + class, 1);
 	tctx->stopped_at = now;
+	tctx->held = hf_is_protected(end_class(v, class));
 	tctx->listed = true;
 	count_waiting(tctx->class, 1);
 	list_preempted(vm, v, tctx->class);
