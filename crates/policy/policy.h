@@ -54,7 +54,7 @@ struct hf_params {
 	u32 resume_boost_permille; /* of a slice: how far ahead a preempted holder is queued */
 	u64 spin_ns;		   /* for how long a vCPU may spin before it is taken at its word */
 	u64 look_ns;		   /* how soon a vCPU with preempted siblings is looked at */
-	u64 wakeup_margin_ns;	   /* how far a waking task must be behind the running one */
+	u32 wakeup_margin_permille; /* of a slice: how far a waking task must be behind */
 };
 
 /* Why a vCPU keeps the CPU at the end of its turn, or does not. */
@@ -91,7 +91,7 @@ struct hf_grace {
 	u32 nr_steps;	   /* steps granted since this grace began */
 	u32 capped_streak; /* graces in a row that ended at the cap */
 	u32 skip;	   /* turns left to skip because of the streak */
-	bool doubted;	   /* has looked like a holder for longer than it takes to hold a lock */
+	u64 held_since_ns; /* of its CPU time: since when it has looked like a holder; 0: it does not */
 };
 
 struct hf_decision {
@@ -204,10 +204,7 @@ HF_FN struct hf_decision hf_grace_decide(struct hf_grace *g, u64 *bank_ns, enum 
 	if (!hf_is_worth_extending(class, s)) {
 		if (hf_is_protected(class)) {
 			d.verdict = HF_WAITS;
-			goto out_end;
-		}
-		g->doubted = false;
-		if (g->granted_ns) {
+		} else if (g->granted_ns) {
 			d.verdict = HF_RELEASE;
 			g->capped_streak = 0;
 		}
@@ -225,10 +222,8 @@ HF_FN struct hf_decision hf_grace_decide(struct hf_grace *g, u64 *bank_ns, enum 
 		d.verdict = HF_CAPPED;
 		if (g->granted_ns && g->capped_streak < HF_BACK_OFF_FREE + HF_BACK_OFF_MAX)
 			g->capped_streak++;
-		if (g->capped_streak > HF_BACK_OFF_FREE) {
+		if (g->capped_streak > HF_BACK_OFF_FREE)
 			g->skip = 1U << (g->capped_streak - HF_BACK_OFF_FREE);
-			g->doubted = true;
-		}
 		goto out_end;
 	}
 
@@ -254,14 +249,32 @@ out_end:
 	return d;
 }
 
+/* For how many slices of its own CPU time a vCPU may look like a holder and be believed. */
+#define HF_BELIEVED_SLICES 4
+
+/* A vCPU that has used @cpu_ns of CPU time is seen with this class. */
+HF_FN void hf_see(struct hf_grace *g, enum hf_class class, u64 cpu_ns)
+{
+	if (class == HF_FREE || class == HF_WAITER || class == HF_HEAD)
+		g->held_since_ns = 0;
+	else if (class != HF_UNKNOWN && !g->held_since_ns)
+		g->held_since_ns = cpu_ns;
+}
+
 /*
  * What a vCPU that is preempted with this class is taken for. Some guest code has preemption
  * off for long and no lock that others want, such as a batch of RCU callbacks: its siblings
- * would give it one turn after the other, and it can use only one CPU.
+ * would give it one turn after the other, and it can use only one CPU. Who is first in a
+ * queue has a lock coming, however long it has been.
  */
-HF_FN enum hf_class hf_believed(enum hf_class class, const struct hf_grace *g)
+HF_FN enum hf_class hf_believed(enum hf_class class, const struct hf_grace *g, u64 cpu_ns,
+				const struct hf_params *prm)
 {
-	return g->doubted && hf_is_protected(class) ? HF_FREE : class;
+	if (class != HF_HOLDER && class != HF_IRQ)
+		return class;
+	if (!g->held_since_ns || cpu_ns - g->held_since_ns <= HF_BELIEVED_SLICES * prm->slice_ns)
+		return class;
+	return HF_FREE;
 }
 
 /* A VM earns grace by running, so that a large VM has more of it and an idle one saves none. */
@@ -388,11 +401,14 @@ HF_FN bool hf_may_give(u64 from_vtime, u64 to_vtime, u64 first_key, u32 weight,
 
 /*
  * May a waking task of @weight with this key take the CPU from one whose virtual time is
- * @curr_vtime?
+ * @curr_vtime? One that has slept for long is a slice behind the beginning of a turn: with a
+ * margin of less than that it need not wait for the end of one.
  */
 HF_FN bool hf_wakeup_preempts(u64 key, u64 curr_vtime, u32 weight, const struct hf_params *prm)
 {
-	return hf_vtime_before(key + hf_scale_by_weight(prm->wakeup_margin_ns, weight), curr_vtime);
+	u64 margin_ns = prm->slice_ns * prm->wakeup_margin_permille / 1000;
+
+	return hf_vtime_before(key + hf_scale_by_weight(margin_ns, weight), curr_vtime);
 }
 
 #endif /* __HOLDFAST_POLICY_H */

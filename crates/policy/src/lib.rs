@@ -67,6 +67,12 @@ impl Params {
         unsafe { raw::hf_grace_decide(grace, bank_ns, class, siblings, self) }
     }
 
+    /// What a vCPU that is preempted with this class is taken for, which has used `cpu_ns` of CPU time.
+    pub fn believed(&self, class: VcpuClass, grace: &Grace, cpu_ns: u64) -> VcpuClass {
+        // SAFETY: reads `grace` and `self` only.
+        unsafe { raw::hf_believed(class, grace, cpu_ns, self) }
+    }
+
     /// How soon a vCPU is looked at that has just come to run.
     pub fn first_look(&self, random: u32) -> u64 {
         // SAFETY: reads `self` only.
@@ -117,10 +123,10 @@ pub fn is_worth_extending(class: VcpuClass, siblings: &Siblings) -> bool {
     unsafe { raw::hf_is_worth_extending(class, siblings) }
 }
 
-/// What a vCPU that is preempted with this class is taken for.
-pub fn believed(class: VcpuClass, grace: &Grace) -> VcpuClass {
-    // SAFETY: reads `grace` only.
-    unsafe { raw::hf_believed(class, grace) }
+/// A vCPU that has used `cpu_ns` of CPU time is seen with this class.
+pub fn see(grace: &mut Grace, class: VcpuClass, cpu_ns: u64) {
+    // SAFETY: valid reference; nothing is kept.
+    unsafe { raw::hf_see(grace, class, cpu_ns) }
 }
 
 /// Who should have the CPU of a vCPU that spins. `named`: KVM asked for somebody; `spun_long`: it has

@@ -14,10 +14,10 @@ const PARAMS: Params = Params {
     grace_step_ns: 30_000,
     grace_bank_max_ns: 20_000_000,
     grace_share_permille: 100,
-    resume_boost_permille: 2000,
+    resume_boost_permille: 2500,
     spin_ns: 200_000,
     look_ns: 100_000,
-    wakeup_margin_ns: 2_000_000,
+    wakeup_margin_permille: 500,
 };
 
 #[derive(Clone, Debug)]
@@ -190,9 +190,23 @@ proptest! {
         let ahead = start - PARAMS.queue_key(start, VcpuClass::Holder, false, weight);
         let boost_ns = PARAMS.slice_ns * u64::from(PARAMS.resume_boost_permille) / 1000;
         prop_assert!(charge(0, boost_ns, weight).abs_diff(ahead) <= 1, "{ahead}");
-        let behind = start - charge(0, PARAMS.wakeup_margin_ns, weight);
+        let margin_ns = PARAMS.slice_ns * u64::from(PARAMS.wakeup_margin_permille) / 1000;
+        let behind = start - charge(0, margin_ns, weight);
         prop_assert!(!PARAMS.wakeup_preempts(behind, start, weight));
         prop_assert!(PARAMS.wakeup_preempts(behind - 1, start, weight));
+    }
+
+    #[test]
+    fn who_has_slept_for_long_waits_for_the_end_of_no_turn(
+        slice_ns in 100_000u64..100_000_000,
+        vtime_now in 1u64 << 40..1 << 60,
+        weight in 128..100 * WEIGHT_NICE0,
+    ) {
+        let p = Params { slice_ns, ..PARAMS };
+        // At the earliest, and just before the end, of the turn of whom virtual time follows.
+        let place = p.place(0, vtime_now, weight, true);
+        prop_assert!(p.wakeup_preempts(place, vtime_now, weight));
+        prop_assert!(p.wakeup_preempts(place, vtime_now + slice_ns - 1, weight));
     }
 
     #[test]

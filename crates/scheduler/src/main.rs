@@ -79,8 +79,9 @@ struct Opts {
     #[clap(long, default_value = "20000", value_parser = value_parser!(u64).range(0..=1_000_000))]
     grace_bank_us: u64,
 
-    /// How far ahead of its turn a preempted lock holder is queued, in per mille of a slice.
-    #[clap(long, default_value = "2000", value_parser = value_parser!(u32).range(0..=10_000))]
+    /// How far ahead of its turn a preempted lock holder is queued, in per mille of a slice: by a turn and the longest
+    /// grace unless given.
+    #[clap(long, default_value = "2500", value_parser = value_parser!(u32).range(0..=10_000))]
     resume_boost: u32,
 
     /// How soon a running vCPU is looked at while siblings of it are preempted in critical sections, in
@@ -93,9 +94,10 @@ struct Opts {
     #[clap(long, default_value = "200", value_parser = value_parser!(u64).range(0..=100_000))]
     spin_us: u64,
 
-    /// By how much a waking task has to be behind a running one to take its CPU, in us.
-    #[clap(long, default_value = "2000", value_parser = value_parser!(u64).range(0..=100_000))]
-    wakeup_margin_us: u64,
+    /// By how much a waking task has to be behind a running one to take its CPU, in per mille of a slice. With 1000
+    /// or more even one that has slept for long may have to wait for the end of a turn.
+    #[clap(long, default_value = "500", value_parser = value_parser!(u32).range(0..=10_000))]
+    wakeup_margin: u32,
 
     /// Do not read guests: the base scheduler alone, for comparison.
     #[clap(long)]
@@ -170,7 +172,7 @@ impl Opts {
             resume_boost_permille: self.resume_boost,
             spin_ns: self.spin_us * 1000,
             look_ns: self.look_us * 1000,
-            wakeup_margin_ns: self.wakeup_margin_us * 1000,
+            wakeup_margin_permille: self.wakeup_margin,
         })
     }
 }
@@ -218,7 +220,8 @@ impl<'a> Scheduler<'a> {
             resume_boost_permille: params.resume_boost_permille,
             spin_ns: params.spin_ns,
             look_ns: params.look_ns,
-            wakeup_margin_ns: params.wakeup_margin_ns,
+            wakeup_margin_permille: params.wakeup_margin_permille,
+            ..Default::default()
         };
         let rodata = skel.maps.rodata_data.as_mut().context("the BPF object has no constants")?;
         rodata.guest_knowledge = !opts.no_guest_knowledge;

@@ -49,7 +49,9 @@ static bool grant_grace(struct task_struct *p, struct hf_vcpu *v, struct task_ct
 	if (!vm)
 		return false;
 
-	class = end_class(v, hf_read_class(v));
+	class = hf_read_class(v);
+	hf_see(&tctx->grace, class, p->se.sum_exec_runtime);
+	class = end_class(v, class);
 	find_stuck(vm, class, &stuck);
 	bpf_spin_lock(&vm->lock);
 	vm->bank_ns = hf_grace_earn(vm->bank_ns, tctx->unearned_ns, &params);

@@ -411,6 +411,9 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	stop_looking(cctx, tctx);
 	cctx->curr_tid = 0;
 
+	/* Who halts holds nothing. */
+	if (!runnable)
+		hf_see(&tctx->grace, HF_FREE, 0);
 	/*
 	 * Its memory can be read only while it is current, which a remote dequeue is not.
 	 * What it halts for matters only if it has to queue when it wakes.
@@ -421,13 +424,16 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	if (!v)
 		return;
 	class = hf_read_class(v);
-	tctx->class = end_class(v, hf_believed(class, &tctx->grace));
+	if (runnable)
+		hf_see(&tctx->grace, class, p->se.sum_exec_runtime);
+	tctx->class =
+		end_class(v, hf_believed(class, &tctx->grace, p->se.sum_exec_runtime, &params));
 	vm = runnable ? vm_ctx_of(v) : NULL;
 	if (!vm)
 		return;
 	vm_stat_add(vm, HF_STAT_STOPPED + class, 1);
 	tctx->stopped_at = now;
-	tctx->held = hf_is_protected(end_class(v, class));
+	tctx->held = hf_is_protected(class) || hf_is_protected(tctx->class);
 	tctx->listed = true;
 	count_waiting(tctx->class, 1);
 	list_preempted(vm, v, tctx->class);
