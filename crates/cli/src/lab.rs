@@ -83,8 +83,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_enum, default_value_t = AccelArg::Auto)]
     accel: AccelArg,
 
-    /// Most hosts that measure an experiment together; as many as this machine has CPUs and memory for unless
-    /// given. Only hosts that count their instructions do, which notice nothing of each other.
+    /// Hosts that measure an experiment together; as many as this machine has CPUs and memory for unless given.
+    /// Only emulated hosts that count their instructions do, which notice nothing of each other.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     hosts: Option<u32>,
 

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::experiment::Experiment;
 use crate::result::{Provenance, ResultError};
-use crate::runner::ATTEMPTS;
+use crate::runner::{ATTEMPTS, NOT_TRIED};
 use crate::sample::Sample;
 
 const FILE: &str = "unfinished.json";
@@ -95,7 +95,7 @@ impl Done {
     fn of(experiments: &[Experiment], samples: &[Sample]) -> Done {
         let settled: BTreeSet<(&str, &str, &str, u32)> = samples
             .iter()
-            .filter(|s| s.is_valid() || s.attempt + 1 >= ATTEMPTS || s.before.is_none())
+            .filter(|s| s.is_valid() || s.attempt + 1 >= ATTEMPTS || is_given_up(s))
             .map(|s| (s.experiment.as_str(), s.case.as_str(), s.contender.as_str(), s.round))
             .collect();
         let mut done = BTreeSet::new();
@@ -122,6 +122,11 @@ impl Done {
     pub fn has_round(&self, experiment: &str, case: &str, round: u32) -> bool {
         self.0.contains(&(experiment.into(), case.into(), round))
     }
+}
+
+/// Whether its contender had failed too often to be tried.
+fn is_given_up(sample: &Sample) -> bool {
+    sample.problem.as_ref().is_some_and(|problem| problem.starts_with(NOT_TRIED))
 }
 
 /// Digest of everything in the dist directory, which is all that measures and is measured.
@@ -184,6 +189,9 @@ mod tests {
         let has = |samples: &[Sample]| {
             Done::of(&result.experiments, samples).has_round("three-ways", &case, round)
         };
+        assert!(!has(&result.samples));
+        // As one whose guest did not start.
+        result.samples[failed].before = None;
         assert!(!has(&result.samples));
         let mut again = result.samples[failed].clone();
         again.attempt = ATTEMPTS - 1;

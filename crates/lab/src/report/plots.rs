@@ -154,10 +154,12 @@ fn of<'a>(result: &'a RunResult, e: &'a Experiment, case: &'a Case) -> Vec<(usiz
 
 /// Every window of a case in the order of time, to see drift, outliers and what alternated with what.
 pub(super) fn windows(result: &RunResult, e: &Experiment, case: &Case, metric: Metric) -> String {
-    let points: Vec<(usize, f64, f64)> = of(result, e, case)
+    let mut points: Vec<(usize, f64, f64)> = of(result, e, case)
         .into_iter()
         .filter_map(|(i, s)| Some((i, s.start_s, s.value(metric)?)))
         .collect();
+    // They are kept in the order in which they ended, on whichever host.
+    points.sort_by(|a, b| a.1.total_cmp(&b.1));
     if points.is_empty() {
         return "<p>no window was measured</p>".into();
     }

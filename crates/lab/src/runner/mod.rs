@@ -33,6 +33,8 @@ use crate::sample::Sample;
 pub(crate) const ATTEMPTS: u32 = 4;
 /// Failures in a row after which a contender is given up.
 const GIVE_UP_AFTER: u32 = 2 * ATTEMPTS;
+/// How the problem of a window begins that was not tried.
+pub(crate) const NOT_TRIED: &str = "not tried: ";
 /// Hosts in a row that may end without having measured anything.
 const HOSTS: u32 = 8;
 
@@ -43,8 +45,8 @@ pub struct Options {
     pub rounds: Option<u32>,
     /// Command that answers each line with counters of preemptions.
     pub observer: Vec<String>,
-    /// Most hosts at once; as many as this machine has CPUs and memory for unless given. There is one where hosts do not
-    /// count their instructions.
+    /// Hosts that measure together, where they count their instructions; as many as this machine has CPUs and memory for
+    /// unless given.
     pub hosts: Option<usize>,
 }
 
@@ -97,7 +99,7 @@ impl Part {
 /// How long an experiment will take, if everything takes as long as it usually does.
 pub fn estimate(experiment: &Experiment, done: &Done) -> Duration {
     let groups = plan::left(experiment, done);
-    if groups.is_empty() { Duration::ZERO } else { plan::estimate(experiment, &groups, None) }
+    plan::estimate(experiment, &groups)
 }
 
 /// Runs one experiment, or what is left of it. Each window is handed to `keep` as soon as it is over.
@@ -118,16 +120,18 @@ pub fn run(
     if left.is_empty() {
         return Measured::default();
     }
+    let wanted = options.hosts.unwrap_or_else(|| room_for(&experiment));
     let first = match boot(&experiment) {
         Ok(host) => host,
         Err(e) => return Measured { ended_by: Some(e), ..Measured::default() },
     };
     let waiting = plan::by_round(left);
-    let nr_hosts = hosts_at_once(&experiment, options, &first.facts()).clamp(1, waiting.len());
+    let is_alone = !first.facts().counts_instructions;
+    let nr_hosts = if is_alone { 1 } else { wanted.clamp(1, waiting.len()) };
     let work = Mutex::new(Work {
         pace: Pace {
             start: Instant::now(),
-            planned: plan::estimate(&experiment, &waiting, None),
+            planned: planned(&experiment, &waiting),
             nr_hosts: nr_hosts as u32,
         },
         nr_all: plan::plan(&experiment).iter().map(|g| g.windows.len()).sum(),
@@ -135,6 +139,8 @@ pub fn run(
         taken: vec![Group::default(); nr_hosts],
         step: progress.step(format!("Measuring {}", experiment.name)),
         keep,
+        failures: vec![0; experiment.contenders.len()],
+        nr_at_work: nr_hosts,
         nr_measured: 0,
         measured: Measured { facts: Some(first.facts()), ..Measured::default() },
     });
@@ -145,8 +151,6 @@ pub fn run(
         work: &work,
         number,
         attempt: 0,
-        failures: vec![0; experiment.contenders.len()],
-        last: None,
         part,
         nr_measured: 0,
     };
@@ -158,23 +162,25 @@ pub fn run(
         new_run(0).measure(Some(first), boot, progress);
     });
     let work = work.into_inner().unwrap_or_else(PoisonError::into_inner);
-    work.step.done(&format!("{} windows", work.nr_measured));
+    if work.measured.ended_by.is_none() {
+        work.step.done(&format!("{} windows", work.nr_measured));
+    }
     work.measured
 }
 
-/// How many hosts measure together.
-fn hosts_at_once(experiment: &Experiment, options: &Options, facts: &HostFacts) -> usize {
+/// How many hosts this machine has CPUs and memory for.
+fn room_for(experiment: &Experiment) -> usize {
     /// What QEMU needs beside the host's memory, in MiB.
     const BESIDE: u64 = 512;
-    if !facts.counts_instructions {
-        return 1;
-    }
-    let fit = || {
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let memory = available_mib() / (u64::from(experiment.host.memory_mib) + BESIDE);
-        cpus.min(memory as usize)
-    };
-    options.hosts.unwrap_or_else(fit)
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let memory = available_mib() / (u64::from(experiment.host.memory_mib) + BESIDE);
+    cpus.min(memory as usize)
+}
+
+/// How long all of this takes on one host, each round on its own: what a host does before does not matter.
+fn planned(experiment: &Experiment, rounds: &[Group]) -> Duration {
+    let one = |round| plan::estimate(experiment, std::slice::from_ref(round));
+    rounds.iter().map(one).sum()
 }
 
 /// Memory that this machine has left.
@@ -197,7 +203,7 @@ impl Pace {
     fn left(&self, left: Duration, later: Duration) -> Duration {
         let done = self.planned.saturating_sub(left);
         // Too little was done to tell.
-        if done < Duration::from_secs(10) {
+        if done < Duration::from_secs(60) {
             return (left + later) / self.nr_hosts;
         }
         let slower = self.start.elapsed().as_secs_f64() / done.as_secs_f64();
@@ -215,19 +221,19 @@ struct Work<'a> {
     nr_all: usize,
     step: Step<'a>,
     keep: &'a mut Keep<'a>,
+    /// Failures in a row of each contender.
+    failures: Vec<u32>,
+    /// Hosts that have not come to their end.
+    nr_at_work: usize,
     /// Windows that count.
     nr_measured: u32,
     measured: Measured,
 }
 
 impl Work<'_> {
-    /// The round that a host does next: rather one for the guests it runs, or for those that no other host runs.
+    /// Gives a host the round that it does next.
     fn take(&mut self, number: usize) -> Option<()> {
-        let is_mine = |g: &Group| g.is_like(&self.taken[number]);
-        let is_free = |g: &Group| !self.taken.iter().any(|t| t.is_like(g));
-        let mut waiting = self.waiting.iter();
-        let mine = waiting.position(is_mine);
-        let next = mine.or_else(|| self.waiting.iter().position(is_free)).unwrap_or(0);
+        let next = plan::next(&self.waiting, &self.taken, number);
         self.taken[number] = self.waiting.remove(next)?;
         Some(())
     }
@@ -235,6 +241,13 @@ impl Work<'_> {
     /// Everything that is left.
     fn left(&self) -> Vec<Group> {
         self.taken.iter().chain(&self.waiting).cloned().collect()
+    }
+
+    /// Whether there is nothing more to do.
+    fn is_over(&self) -> bool {
+        let nothing = |group: &Group| group.windows.is_empty();
+        self.measured.ended_by.is_some()
+            || self.waiting.is_empty() && self.taken.iter().all(nothing)
     }
 }
 
@@ -248,10 +261,6 @@ struct Run<'a, 'w> {
     number: usize,
     /// Attempts at the window that is next.
     attempt: u32,
-    /// Failures in a row of each contender.
-    failures: Vec<u32>,
-    /// What was measured last on this host.
-    last: Option<Window>,
     part: &'a Part,
     /// Windows that count.
     nr_measured: u32,
@@ -260,44 +269,70 @@ struct Run<'a, 'w> {
 impl<'a, 'w> Run<'a, 'w> {
     /// Measures until nothing is left, if need be on one host after the other.
     fn measure(mut self, first: Option<Box<dyn Host + '_>>, boot: &Boot, progress: &Progress) {
+        let why = self.measure_on_hosts(first, boot, progress).err();
+        let mut work = self.work();
+        work.nr_at_work -= 1;
+        match why {
+            None => (),
+            Some(why) if matches!(why, Error::Interrupted) || work.nr_at_work == 0 => {
+                work.measured.ended_by = Some(why);
+            }
+            // The others do what this one has left.
+            Some(why) => {
+                let group = std::mem::take(&mut work.taken[self.number]);
+                if !group.windows.is_empty() {
+                    work.waiting.push_front(group);
+                }
+                let name = &self.experiment.name;
+                let what = format!("{name}: one host fewer measures, because {why}");
+                progress.note(&what);
+                work.measured.notes.push(what);
+            }
+        }
+    }
+
+    fn measure_on_hosts(
+        &mut self,
+        first: Option<Box<dyn Host + '_>>,
+        boot: &Boot,
+        progress: &Progress,
+    ) -> Result<()> {
         let mut nr_in_vain = 0;
         let mut booted = first;
-        loop {
+        while !self.work().is_over() {
             let nr_before = self.nr_measured;
-            let host = match booted.take().map_or_else(|| boot(self.experiment), Ok) {
-                Ok(host) => host,
-                Err(e) => return self.end(e),
-            };
+            let host = booted.take().map_or_else(|| boot(self.experiment), Ok)?;
+            self.compare(&host.facts());
             let mut session = Session::new(host, self.experiment, self.observer.clone());
             let ended = self.measure_all(&mut session);
             self.note(session);
             nr_in_vain = if self.nr_measured > nr_before { 0 } else { nr_in_vain + 1 };
             match ended {
-                Ok(()) => return,
-                Err(e) if nr_in_vain == HOSTS || matches!(e, Error::Interrupted) => {
-                    return self.end(e);
-                }
+                Ok(()) => break,
+                Err(e) if nr_in_vain == HOSTS || matches!(e, Error::Interrupted) => return Err(e),
                 Err(e) => {
                     let name = &self.experiment.name;
                     let what = format!("{name}: the host is booted again, because {e}");
                     progress.note(&what);
                     self.work().measured.notes.push(what);
-                    self.last = None;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Tells a reader where a host is made of something else than the first.
+    fn compare(&self, facts: &HostFacts) {
+        let mut work = self.work();
+        if work.measured.facts.as_ref().is_some_and(|first| first != facts) {
+            let name = &self.experiment.name;
+            let what = format!("{name}: a later host was made of other packages than the first");
+            work.measured.notes.push(what);
         }
     }
 
     fn work(&self) -> MutexGuard<'a, Work<'w>> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Ends the experiment; other hosts do the window they are at.
-    fn end(&self, why: Error) {
-        let mut work = self.work();
-        if work.measured.ended_by.is_none() || matches!(why, Error::Interrupted) {
-            work.measured.ended_by = Some(why);
-        }
     }
 
     /// Measures what is left; an error is one of the host.
@@ -327,8 +362,7 @@ impl<'a, 'w> Run<'a, 'w> {
     fn tell(&self, work: &mut Work, window: Window) {
         let groups = work.left();
         let nr_left: usize = groups.iter().map(|g| g.windows.len()).sum();
-        let planned = plan::estimate(self.experiment, &groups, self.last);
-        let left = work.pace.left(planned, self.part.later);
+        let left = work.pace.left(planned(self.experiment, &groups), self.part.later);
         let is_one = work.taken.len() == 1;
         let on = if is_one { String::new() } else { format!(" on {} hosts", work.taken.len()) };
         work.step.at(&format!(
@@ -351,9 +385,10 @@ impl<'a, 'w> Run<'a, 'w> {
         let mut sample = blank(self.experiment, window, self.attempt);
         sample.start_s = self.part.began.elapsed().as_secs_f64();
         let name = &self.experiment.contenders[window.contender].name;
-        if self.failures[window.contender] >= GIVE_UP_AFTER {
+        let failures = self.work().failures[window.contender];
+        if failures >= GIVE_UP_AFTER {
             sample.problem = Some(format!(
-                "not tried: {name} was given up after {GIVE_UP_AFTER} failures in a row"
+                "{NOT_TRIED}{name} was given up after {GIVE_UP_AFTER} failures in a row"
             ));
             self.keep(sample, true);
             return Ok(false);
@@ -362,8 +397,7 @@ impl<'a, 'w> Run<'a, 'w> {
             measure(session, self.experiment, group, window, self.part.began, &mut sample);
         match measured {
             Ok(()) => {
-                self.failures[window.contender] = 0;
-                self.last = Some(window);
+                self.work().failures[window.contender] = 0;
                 self.keep(sample, true);
                 Ok(true)
             }
@@ -373,7 +407,6 @@ impl<'a, 'w> Run<'a, 'w> {
                 if session.end_contender().is_err() {
                     session.recover()?;
                 }
-                self.last = None;
                 Ok(false)
             }
             Err(Trouble::Window(problem)) => {
@@ -385,7 +418,6 @@ impl<'a, 'w> Run<'a, 'w> {
                     return Err(Error::Doubtful(problem));
                 }
                 session.recover()?;
-                self.last = None;
                 Ok(false)
             }
             Err(Trouble::Host(Error::Interrupted)) => Err(Error::Interrupted),
@@ -398,7 +430,7 @@ impl<'a, 'w> Run<'a, 'w> {
     }
 
     fn failed(&mut self, window: Window, sample: Sample) {
-        self.failures[window.contender] += 1;
+        self.work().failures[window.contender] += 1;
         self.attempt += 1;
         let is_over = self.attempt >= ATTEMPTS;
         self.keep(sample, is_over);

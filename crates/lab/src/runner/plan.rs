@@ -6,6 +6,7 @@
 //! slowly hits all of them alike, and whoever ends one round begins the next and need not be loaded
 //! again. Cases do the same within a contender's turn, so that a workload runs on while schedulers change.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::experiment::Experiment;
@@ -68,6 +69,13 @@ pub(super) fn by_round(groups: Vec<Group>) -> Vec<Group> {
     groups.into_iter().flat_map(rounds).collect()
 }
 
+/// Which round host `number` takes next: rather one for the guests it runs, or for those that no other host runs.
+pub(super) fn next(waiting: &VecDeque<Group>, taken: &[Group], number: usize) -> usize {
+    let mine = waiting.iter().position(|g| g.is_like(&taken[number]));
+    let free = || waiting.iter().position(|g| !taken.iter().any(|t| t.is_like(g)));
+    mine.or_else(free).unwrap_or(0)
+}
+
 /// What is left of it where some was done before.
 pub(super) fn left(experiment: &Experiment, done: &Done) -> Vec<Group> {
     let mut groups = plan(experiment);
@@ -111,24 +119,12 @@ const COUNTERS: Duration = Duration::from_millis(600);
 /// experiment says otherwise.
 const COUNTING: u32 = 2;
 
-/// How long the rest of the experiment will take if it goes as usual.
-///
-/// `groups` is what is left, the first one perhaps in part; `last` is what was measured last.
-pub(super) fn estimate(
-    experiment: &Experiment,
-    groups: &[Group],
-    mut last: Option<Window>,
-) -> Duration {
+/// How long these groups take on one host if it goes as usual; the first one may be there in part.
+pub(super) fn estimate(experiment: &Experiment, groups: &[Group]) -> Duration {
     let mut sum = Duration::ZERO;
-    let mut before = None::<&Group>;
     for group in groups.iter().filter(|group| !group.windows.is_empty()) {
-        if before.is_some_and(|before| !before.is_like(group)) {
-            last = None;
-        }
-        before = Some(group);
-        if last.is_none() {
-            sum += GUEST_START * group.guests.len() as u32;
-        }
+        let mut last = None::<Window>;
+        sum += GUEST_START * group.guests.len() as u32;
         for &window in &group.windows {
             let changes = |of: fn(Window) -> usize| last.is_none_or(|l| of(l) != of(window));
             if changes(|w| w.contender) && !experiment.contenders[window.contender].is_stock() {
@@ -193,7 +189,20 @@ mod tests {
             groups.iter().flat_map(|g| g.windows.clone()).collect()
         };
         assert_eq!(windows(&rounds), windows(&whole));
-        assert_eq!(estimate(&e, &rounds, None), estimate(&e, &whole, None));
+    }
+
+    #[test]
+    fn a_host_keeps_its_guests_and_leaves_others_to_others() {
+        let group = |name: &str| Group { guests: vec![name.into()], ..Group::default() };
+        let waiting: VecDeque<Group> = ["a", "a", "b", "b"].map(group).into();
+        let nothing = Group::default();
+        assert_eq!(next(&waiting, &[nothing.clone(), nothing.clone()], 0), 0);
+        assert_eq!(next(&waiting, &[group("a"), nothing.clone()], 1), 2, "the other has a");
+        assert_eq!(next(&waiting, &[group("a"), group("b")], 1), 2, "it has b");
+        assert_eq!(next(&waiting, &[group("a"), group("b")], 0), 0);
+        // Rather together than not at all.
+        let left: VecDeque<Group> = ["a"].map(group).into();
+        assert_eq!(next(&left, &[group("a"), group("b")], 1), 0);
     }
 
     #[test]
@@ -230,7 +239,7 @@ mod tests {
     fn the_demo_is_measured_in_ten_minutes_and_the_smoke_test_in_one() {
         for (name, limit_s) in [("demo", 600), ("smoke", 60)] {
             let e = experiment(name);
-            let time = estimate(&e, &plan(&e), None);
+            let time = estimate(&e, &plan(&e));
             assert!(time < Duration::from_secs(limit_s), "{name}: {time:?}");
         }
     }
@@ -239,11 +248,11 @@ mod tests {
     fn the_estimate_shrinks_with_every_window() {
         let e = experiment("demo");
         let mut groups = plan(&e);
-        let mut before = estimate(&e, &groups, None);
+        let mut before = estimate(&e, &groups);
         let windows = groups[0].windows.clone();
-        for window in windows {
+        for _ in windows {
             groups[0].windows.remove(0);
-            let after = estimate(&e, &groups, Some(window));
+            let after = estimate(&e, &groups);
             assert!(after < before);
             before = after;
         }
