@@ -15,10 +15,6 @@
  * (make's jobserver); most time spent in user mode; and stretches with fewer jobs
  * than N (linking, which counts nothing).
  *
- * A build has its phases, so a window has to hold several whole ones, or parts of several
- * that are not in step: --builds N are N builds side by side, each with its share of --threads,
- * the second of four a quarter of its objects behind the first and so on.
- *
  * Not faithful to: the proportions of gcc, which spends far more in user mode per
  * object, and reading sources from a disk. The counting adds one small static
  * program to each compilation.
@@ -44,15 +40,7 @@ static const char *make = "/usr/bin/make";
 static const char *compiler = "/usr/bin/tcc";
 static const char *archiver = "/usr/bin/tcc -ar rcs";
 
-static const char *builds_text = "1";
-
-/* The copies that are built, one in each of its subdirectories. */
-static char *trees;
-/* How make is told of the compiler and the archiver. */
-static char *cc, *ar;
-/* What the sources compile to. */
-static char **objects;
-static unsigned int nr_objects;
+static char *tree;
 
 /* Prints into fresh memory. */
 static char *text(const char *format, const char *a, const char *b, const char *c)
@@ -64,7 +52,7 @@ static char *text(const char *format, const char *a, const char *b, const char *
 	return result;
 }
 
-static void copy_file(int from_dir, int to_dir, const char *name, const char *tree)
+static void copy_file(int from_dir, int to_dir, const char *name)
 {
 	int from = openat(from_dir, name, O_RDONLY | O_CLOEXEC);
 	int to = openat(to_dir, name, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
@@ -77,16 +65,8 @@ static void copy_file(int from_dir, int to_dir, const char *name, const char *tr
 		die(errno, "cannot copy %s/%s to %s", source, name, tree);
 }
 
-static char *tree_of(unsigned int build)
-{
-	char number[16];
-
-	snprintf(number, sizeof(number), "%u", build);
-	return text("%s/%s", trees, number, "");
-}
-
-/* Sources lie in one directory, as Lua's do. */
-static void copy_sources(const char *tree)
+/* Each instance builds a copy of its own. Sources lie in one directory, as Lua's do. */
+static void prepare(void)
 {
 	DIR *dir = opendir(source);
 	struct dirent *entry;
@@ -95,79 +75,13 @@ static void copy_sources(const char *tree)
 
 	if (!dir || faccessat(dirfd(dir), "Makefile", R_OK, 0))
 		die(errno, "no Makefile in %s; name the sources with --source", source);
-	if (mkdir(tree, 0755))
-		die(errno, "cannot make %s", tree);
+	tree = make_temp_dir(parent, "build");
 	to = open(tree, O_DIRECTORY | O_CLOEXEC);
 	while ((entry = readdir(dir)))
 		if (!fstatat(dirfd(dir), entry->d_name, &st, 0) && S_ISREG(st.st_mode))
-			copy_file(dirfd(dir), to, entry->d_name, tree);
+			copy_file(dirfd(dir), to, entry->d_name);
 	closedir(dir);
 	close(to);
-}
-
-static void list_objects(void)
-{
-	DIR *dir = opendir(source);
-	struct dirent *entry;
-	char *name;
-
-	while (dir && (entry = readdir(dir))) {
-		size_t length = strlen(entry->d_name);
-
-		if (length < 3 || strcmp(entry->d_name + length - 2, ".c"))
-			continue;
-		name = text("%s", entry->d_name, "", "");
-		name[length - 1] = 'o';
-		objects = realloc(objects, (nr_objects + 2) * sizeof(*objects));
-		if (!objects)
-			die(errno, "no memory");
-		objects[nr_objects++] = name;
-		objects[nr_objects] = NULL;
-	}
-	if (dir)
-		closedir(dir);
-}
-
-static void prepare(void);
-static void work(unsigned int worker, struct counters_slot *slot);
-static void cleanup(void);
-
-static const struct workload_option options[] = {
-	{ "source", "DIR", "C sources with a Makefile like Lua's", &source },
-	{ "dir", "DIR", "build copies below DIR, on a tmpfs", &parent },
-	{ "make", "PATH", "GNU make", &make },
-	{ "cc", "PATH", "compiler", &compiler },
-	{ "ar", "COMMAND", "archiver and its flags", &archiver },
-	{ "builds", "N", "builds side by side, which share --threads", &builds_text },
-	{ 0 },
-};
-
-static struct workload workload = {
-	.about = "Builds of a C program with make -jN (N: --threads) and a real compiler.",
-	.op = "one KiB of C read by the compiler; the histogram times objects",
-	.options = options,
-	.threads = 8,
-	.workers = 1,
-	.processes = true,
-	.prepare = prepare,
-	.work = work,
-	.cleanup = cleanup,
-};
-
-static void prepare(void)
-{
-	char self[4096] = "";
-	unsigned int i;
-
-	workload.workers = number("builds", builds_text, 1, workload_args.threads);
-	if (readlink("/proc/self/exe", self, sizeof(self) - 1) < 0)
-		die(errno, "cannot find this program in /proc");
-	cc = text("CC=%s cc %s %s", self, workload_args.counters, compiler);
-	ar = text("AR=%s", archiver, "", "");
-	list_objects();
-	trees = make_temp_dir(parent, "build");
-	for (i = 0; i < workload.workers; i++)
-		copy_sources(tree_of(i));
 	/* A make that started us must not lend us its job server. */
 	unsetenv("MAKEFLAGS");
 	unsetenv("MFLAGS");
@@ -176,7 +90,7 @@ static void prepare(void)
 
 static void cleanup(void)
 {
-	remove_tree(trees);
+	remove_tree(tree);
 }
 
 static void run(char *const argv[], const char *what)
@@ -187,43 +101,30 @@ static void run(char *const argv[], const char *what)
 		die(0, "%s of %s failed with wait status %#x", what, source, status);
 }
 
-/* make in @tree of @targets, which end with NULL, with @jobs. */
-static void make_targets(char *tree, const char *jobs, char **targets, const char *what)
-{
-	char *argv[8 + nr_objects + 2];
-	unsigned int n = 0;
-
-	argv[n++] = (char *)make;
-	argv[n++] = "-C";
-	argv[n++] = tree;
-	argv[n++] = (char *)jobs;
-	argv[n++] = cc;
-	argv[n++] = ar;
-	argv[n++] = "RANLIB=/bin/true";
-	argv[n++] = "SYSCFLAGS=-DLUA_USE_LINUX";
-	while (*targets)
-		argv[n++] = *targets++;
-	argv[n] = NULL;
-	run(argv, what);
-}
-
 static void work(unsigned int worker, struct counters_slot *slot)
 {
-	char *all[] = { "all", NULL }, *tree = tree_of(worker), jobs[16];
+	char self[4096] = "", jobs[16];
+	char *build[] = { (char *)make,
+			  "-C",
+			  tree,
+			  jobs,
+			  "all",
+			  NULL /* CC */,
+			  text("AR=%s", archiver, "", ""),
+			  "RANLIB=/bin/true",
+			  "SYSCFLAGS=-DLUA_USE_LINUX",
+			  NULL };
 	char *clean[] = { (char *)make, "-C", tree, "clean", "RM=/bin/rm -f", NULL };
-	unsigned int behind = nr_objects * worker / workload.workers;
 
 	/* The compilers claim the slots, see counters_claim(). */
+	(void)worker;
 	(void)slot;
-	snprintf(jobs, sizeof(jobs), "-j%u",
-		 (workload_args.threads + workload.workers - 1) / workload.workers);
-	if (behind) {
-		objects[behind] = NULL;
-		make_targets(tree, jobs, objects, "make of some objects");
-		run(clean, "make clean");
-	}
+	snprintf(jobs, sizeof(jobs), "-j%u", workload_args.threads);
+	if (readlink("/proc/self/exe", self, sizeof(self) - 1) < 0)
+		die(errno, "cannot find this program in /proc");
+	build[5] = text("CC=%s cc %s %s", self, workload_args.counters, compiler);
 	for (;;) {
-		make_targets(tree, jobs, all, "make all");
+		run(build, "make all");
 		run(clean, "make clean");
 	}
 }
@@ -257,6 +158,26 @@ static int compile(char **argv)
 
 int main(int argc, char **argv)
 {
+	static const struct workload_option options[] = {
+		{ "source", "DIR", "C sources with a Makefile like Lua's", &source },
+		{ "dir", "DIR", "build a copy below DIR, on a tmpfs", &parent },
+		{ "make", "PATH", "GNU make", &make },
+		{ "cc", "PATH", "compiler", &compiler },
+		{ "ar", "COMMAND", "archiver and its flags", &archiver },
+		{ 0 },
+	};
+	static const struct workload workload = {
+		.about = "Builds of a C program with make -jN (N: --threads) and a real compiler.",
+		.op = "one KiB of C read by the compiler; the histogram times objects",
+		.options = options,
+		.threads = 8,
+		.workers = 1,
+		.processes = true,
+		.prepare = prepare,
+		.work = work,
+		.cleanup = cleanup,
+	};
+
 	if (argc > 3 && !strcmp(argv[1], "cc"))
 		return compile(argv);
 	return workload_main(&workload, argc, argv);

@@ -134,6 +134,7 @@ int workload_main(const struct workload *w, int argc, char **argv)
 
 	self = w;
 	parse_args(w, argc, argv);
+	nr_workers = w->workers ? w->workers : workload_args.threads;
 	counters = counters_map(&workload_args.counters, workload_args.threads);
 	parent = getpid();
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -144,7 +145,6 @@ int workload_main(const struct workload *w, int argc, char **argv)
 	sigprocmask(SIG_BLOCK, &signals, NULL);
 	if (w->prepare)
 		w->prepare();
-	nr_workers = w->workers ? w->workers : workload_args.threads;
 
 	start_ns = now_ns();
 	for (i = 0; i < nr_workers; i++)

@@ -26,8 +26,8 @@ struct workload {
 	const char *op;			       /* what one operation is, one line of --help */
 	const struct workload_option *options; /* ends with a NULL name; may be NULL */
 	unsigned int threads;		       /* --threads unless given */
-	unsigned int workers; /* how many to start, after prepare(); 0: as many as --threads */
-	bool pin;	      /* worker i to CPU i, unless --no-pin */
+	unsigned int workers;		       /* how many to start; 0: as many as --threads */
+	bool pin;			       /* worker i to CPU i, unless --no-pin */
 	/* Workers are processes, each the leader of its group, or threads of one process. */
 	bool processes;
 	/* Called once, before the workers start; dies on failure. May be NULL. */

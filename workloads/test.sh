@@ -7,8 +7,6 @@ bin=$(realpath "$1")
 here=$(dirname "$(realpath "$0")")
 # `make check` would lend its own settings to the make that `build` runs.
 unset O MAKEFLAGS MAKELEVEL
-# With what an object is compiled that is asked for by name.
-export CFLAGS="-O2 -D_GNU_SOURCE"
 # On tmpfs, as metadata asks for.
 scratch=$(mktemp -d /dev/shm/holdfast-test-XXXXXX)
 # Every process of this test can be told by its environment.
@@ -77,7 +75,7 @@ options() {
 	case $1 in
 	metadata) echo "--dir $scratch" ;;
 	# It builds these very sources.
-	build) echo "--dir $scratch --source $here --cc $compiler --builds 2" ;;
+	build) echo "--dir $scratch --source $here --cc $compiler" ;;
 	esac
 }
 
