@@ -79,8 +79,8 @@ struct Opts {
     #[clap(long, default_value = "20000", value_parser = value_parser!(u64).range(0..=1_000_000))]
     grace_bank_us: u64,
 
-    /// How far ahead of its turn a preempted lock holder is queued, in per mille of a slice: by a turn and the longest
-    /// grace unless given.
+    /// How far ahead of its turn a preempted lock holder is queued, in per mille of a slice. The defaults are a turn and
+    /// the longest grace.
     #[clap(long, default_value = "2500", value_parser = value_parser!(u32).range(0..=10_000))]
     resume_boost: u32,
 
