@@ -41,7 +41,7 @@ static u32 nr_stuck;
 
 struct task_ctx {
 	u64 vtime;
-	u64 charged_at;	     /* up to when vtime is charged, while running */
+	u64 charged_ns;	     /* of its CPU time: how much of it vtime is charged for */
 	u64 unearned_ns;     /* ran since its VM was last credited for it */
 	u64 stopped_at;	     /* when it was preempted, if it is in its VM's list */
 	u64 queue;	     /* the queue it is in, if @queued */
@@ -161,13 +161,17 @@ static void place(struct task_ctx *tctx, bool slept)
 	tctx->vtime = hf_place(tctx->vtime, READ_ONCE(vtime_now), tctx->weight, slept, &params);
 }
 
-/* Charges a running task for the time since it was last charged. */
-static void charge(struct task_ctx *tctx, struct cpu_ctx *cctx, u64 now)
+/*
+ * Charges a running task for the time since it was last charged: what the kernel charges it
+ * for, which includes the switch to it. Who switches often pays for that.
+ */
+static void charge(const struct task_struct *p, struct task_ctx *tctx, struct cpu_ctx *cctx,
+		   u64 now)
 {
-	u64 ran_ns = now - tctx->charged_at;
+	u64 ran_ns = p->se.sum_exec_runtime - tctx->charged_ns;
 
 	tctx->vtime = hf_charge(tctx->vtime, ran_ns, tctx->weight);
-	tctx->charged_at = now;
+	tctx->charged_ns = p->se.sum_exec_runtime;
 	tctx->unearned_ns += ran_ns;
 	cctx->curr_vtime = tctx->vtime;
 	cctx->curr_charged_at = now;

@@ -246,7 +246,7 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 	if (prev && (prev->scx.flags & SCX_TASK_QUEUED))
 		tctx = task_ctx_of(prev);
 	if (tctx)
-		charge(tctx, cctx, scx_bpf_now());
+		charge(prev, tctx, cctx, scx_bpf_now());
 
 	others = next_queue(cpu, cctx, llc, tctx, &queue, &key);
 	if (tctx && end_turn(prev, tctx, cctx, cpu, others, key))
@@ -349,7 +349,7 @@ void BPF_STRUCT_OPS(holdfast_running, struct task_struct *p)
 		resumed(p, tctx, now);
 	tctx->queued = false;
 	tctx->class = HF_UNKNOWN;
-	tctx->charged_at = now;
+	tctx->charged_ns = p->se.sum_exec_runtime;
 	tctx->weight = weight_of(p, tctx);
 	/* The kernel runs some tasks without asking where to queue them. */
 	place(tctx, false);
@@ -407,7 +407,7 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	if (!cctx || !tctx)
 		return;
 
-	charge(tctx, cctx, now);
+	charge(p, tctx, cctx, now);
 	stop_looking(cctx, tctx);
 	cctx->curr_tid = 0;
 
