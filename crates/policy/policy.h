@@ -356,6 +356,12 @@ HF_FN u64 hf_advance(u64 vtime_now, u64 vtime, u32 weight, const struct hf_param
 	return hf_vtime_before(vtime_now, trailing) ? trailing : vtime_now;
 }
 
+/* So many thousandths of a slice, as virtual time of a task of @weight. */
+HF_FN u64 hf_part_of_slice(u32 permille, u32 weight, const struct hf_params *prm)
+{
+	return hf_scale_by_weight(prm->slice_ns * permille / 1000, weight);
+}
+
 /*
  * Where a runnable task is queued. A vCPU that was preempted while siblings wait for it
  * goes ahead of its turn, and so does one that had stopped to wait for a lock and is
@@ -367,9 +373,8 @@ HF_FN u64 hf_queue_key(u64 vtime, enum hf_class class, bool woken, u32 weight,
 		       const struct hf_params *prm)
 {
 	bool first = woken ? class == HF_WAITER || class == HF_HEAD : hf_is_protected(class);
-	u64 boost_ns = prm->slice_ns * prm->resume_boost_permille / 1000;
 
-	return first ? vtime - hf_scale_by_weight(boost_ns, weight) : vtime;
+	return first ? vtime - hf_part_of_slice(prm->resume_boost_permille, weight, prm) : vtime;
 }
 
 /*
@@ -406,9 +411,9 @@ HF_FN bool hf_may_give(u64 from_vtime, u64 to_vtime, u64 first_key, u32 weight,
  */
 HF_FN bool hf_wakeup_preempts(u64 key, u64 curr_vtime, u32 weight, const struct hf_params *prm)
 {
-	u64 margin_ns = prm->slice_ns * prm->wakeup_margin_permille / 1000;
+	u64 margin = hf_part_of_slice(prm->wakeup_margin_permille, weight, prm);
 
-	return hf_vtime_before(key + hf_scale_by_weight(margin_ns, weight), curr_vtime);
+	return hf_vtime_before(key + margin, curr_vtime);
 }
 
 #endif /* __HOLDFAST_POLICY_H */

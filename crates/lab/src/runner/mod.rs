@@ -98,8 +98,7 @@ impl Part {
 
 /// How long an experiment will take, if everything takes as long as it usually does.
 pub fn estimate(experiment: &Experiment, done: &Done) -> Duration {
-    let groups = plan::left(experiment, done);
-    plan::estimate(experiment, &groups)
+    plan::estimate(experiment, &plan::left(experiment, done))
 }
 
 /// Runs one experiment, or what is left of it. Each window is handed to `keep` as soon as it is over.
@@ -131,7 +130,7 @@ pub fn run(
     let work = Mutex::new(Work {
         pace: Pace {
             start: Instant::now(),
-            planned: planned(&experiment, &waiting),
+            planned: plan::estimate(&experiment, &waiting),
             nr_hosts: nr_hosts as u32,
         },
         nr_all: plan::plan(&experiment).iter().map(|g| g.windows.len()).sum(),
@@ -175,12 +174,6 @@ fn room_for(experiment: &Experiment) -> usize {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let memory = available_mib() / (u64::from(experiment.host.memory_mib) + BESIDE);
     cpus.min(memory as usize)
-}
-
-/// How long all of this takes on one host, each round on its own: what a host does before does not matter.
-fn planned(experiment: &Experiment, rounds: &[Group]) -> Duration {
-    let one = |round| plan::estimate(experiment, std::slice::from_ref(round));
-    rounds.iter().map(one).sum()
 }
 
 /// Memory that this machine has left.
@@ -239,15 +232,19 @@ impl Work<'_> {
     }
 
     /// Everything that is left.
-    fn left(&self) -> Vec<Group> {
-        self.taken.iter().chain(&self.waiting).cloned().collect()
+    fn left(&self) -> impl Iterator<Item = &Group> {
+        self.taken.iter().chain(&self.waiting)
     }
 
     /// Whether there is nothing more to do.
     fn is_over(&self) -> bool {
-        let nothing = |group: &Group| group.windows.is_empty();
-        self.measured.ended_by.is_some()
-            || self.waiting.is_empty() && self.taken.iter().all(nothing)
+        self.measured.ended_by.is_some() || self.left().all(|group| group.windows.is_empty())
+    }
+
+    /// Tells whoever waits for the run, and who reads its result.
+    fn tell(&mut self, progress: &Progress, what: String) {
+        progress.note(&what);
+        self.measured.notes.push(what);
     }
 }
 
@@ -284,9 +281,7 @@ impl<'a, 'w> Run<'a, 'w> {
                     work.waiting.push_front(group);
                 }
                 let name = &self.experiment.name;
-                let what = format!("{name}: one host fewer measures, because {why}");
-                progress.note(&what);
-                work.measured.notes.push(what);
+                work.tell(progress, format!("{name}: one host fewer measures, because {why}"));
             }
         }
     }
@@ -313,8 +308,7 @@ impl<'a, 'w> Run<'a, 'w> {
                 Err(e) => {
                     let name = &self.experiment.name;
                     let what = format!("{name}: the host is booted again, because {e}");
-                    progress.note(&what);
-                    self.work().measured.notes.push(what);
+                    self.work().tell(progress, what);
                 }
             }
         }
@@ -360,9 +354,9 @@ impl<'a, 'w> Run<'a, 'w> {
     }
 
     fn tell(&self, work: &mut Work, window: Window) {
-        let groups = work.left();
-        let nr_left: usize = groups.iter().map(|g| g.windows.len()).sum();
-        let left = work.pace.left(planned(self.experiment, &groups), self.part.later);
+        let nr_left: usize = work.left().map(|group| group.windows.len()).sum();
+        let planned = plan::estimate(self.experiment, work.left());
+        let left = work.pace.left(planned, self.part.later);
         let is_one = work.taken.len() == 1;
         let on = if is_one { String::new() } else { format!(" on {} hosts", work.taken.len()) };
         work.step.at(&format!(
