@@ -23,7 +23,7 @@ while read -r package path arrow target; do
 		cp -a "$sources/${package#src:}/$path/." "$root$target/"
 	else
 		mkdir -p "$root$(dirname "$path")"
-		cp -a "$sysroot${path%/}" "$root$(dirname "$path")/"
+		cp -aL "$sysroot${path%/}" "$root$(dirname "$path")/"
 	fi
 done < "$list"
 for name in sh rm true dd cat; do ln -s busybox "$root/usr/bin/$name"; done

@@ -73,7 +73,7 @@ nothing_is_left() {
 # What each workload needs beside --counters and --threads to run on this machine.
 options() {
 	case $1 in
-	metadata) echo "--dir $scratch" ;;
+	metadata | sysbench) echo "--dir $scratch" ;;
 	# It builds these very sources.
 	build) echo "--dir $scratch --source $here --cc $compiler" ;;
 	esac
@@ -84,7 +84,7 @@ counts_and_ends_on_sigterm() {
 	"$bin/$name" --counters "$scratch/$name" --threads 4 $(options "$name") &
 	pid=$!
 	case $name in
-	urandom | hackbench) wait_for_operations 20 "$scratch/$name" $pid ;;
+	urandom | hackbench | sysbench) wait_for_operations 20 "$scratch/$name" $pid ;;
 	*) wait_for_operations 20 "$scratch/$name" $pid 5 ;;
 	esac
 	ends_on_sigterm $pid "$name"
@@ -92,8 +92,8 @@ counts_and_ends_on_sigterm() {
 	read -r magic version slots ops hist < <(counters "$scratch/$name")
 	[ "$magic $version $slots" = "$((0x48464354)) 1 4" ] || fail "$name: header $magic $version $slots"
 	case $name in
-	# These two do not time an operation.
-	urandom | hackbench) [ "$hist" = 0 ] || fail "$name: $hist histogram entries" ;;
+	# These do not time an operation.
+	urandom | hackbench | sysbench) [ "$hist" = 0 ] || fail "$name: $hist histogram entries" ;;
 	# It counts what is read and times compilations.
 	build) [ "$ops" -gt "$hist" ] || fail "$name: $ops KiB for $hist objects" ;;
 	# A worker may end between the two counts of one operation.
@@ -157,6 +157,7 @@ leaves_nothing_when_killed() {
 obstacle() {
 	case $1 in
 	hackbench) [ -x /usr/bin/hackbench ] || echo 'the package rt-tests is not installed' ;;
+	sysbench) [ -x /usr/bin/sysbench ] || echo 'the package sysbench is not installed' ;;
 	build) [ -n "$compiler" ] || echo 'neither tcc nor clang is installed' ;;
 	stealwitness) [ -r /proc/kcore ] || echo 'this is no KVM guest with /proc/kcore' ;;
 	# Where KVM itself is emulated there may be a /dev/kvm that runs a thousand times too slowly.

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Programs that may run in a guest; `workloads/` has them.
-pub const WORKLOADS: [&str; 15] = [
+pub const WORKLOADS: [&str; 16] = [
     "lock",
     "build",
     "metadata",
@@ -19,6 +19,7 @@ pub const WORKLOADS: [&str; 15] = [
     "pool",
     "rwlock",
     "futex",
+    "sysbench",
     "wakeup",
 ];
 
