@@ -2,11 +2,12 @@
 -- Preempted lock holders in a recording of `holdfast record`, the VM that loses most first.
 SELECT
     vm,
+    vm_pid,
     count(*) AS holders_preempted,
     count(*) FILTER (end_ns - begin_ns > 1000000) AS longer_than_1_ms,
     quantile_cont((end_ns - begin_ns) / 1e6, 0.99) AS p99_ms,
     sum(end_ns - begin_ns) / 1e9 AS blocked_s
 FROM 'holdfast.parquet'
 WHERE event = 'preempted' AND class = 'holder'
-GROUP BY vm
+GROUP BY vm, vm_pid
 ORDER BY blocked_s DESC;

@@ -33,8 +33,8 @@ impl DiscoveryError {
     pub(crate) fn bpf(action: &'static str, source: libbpf_rs::Error) -> Self {
         let hint = match source.kind() {
             libbpf_rs::ErrorKind::PermissionDenied => {
-                ": it takes CAP_BPF and CAP_PERFMON, which root usually has, and a \
-                 kernel with BTF and fentry"
+                ": it takes CAP_BPF and CAP_PERFMON, which root has unless a container's filter or a \
+                 security module says no (`holdfast doctor` looks), and a kernel with BTF and fentry"
             }
             _ => "",
         };

@@ -6,6 +6,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use libbpf_rs::{MapHandle, MapType};
+
 /// Who answers what cookie a thread has.
 #[derive(Debug)]
 enum Cookies {
@@ -71,6 +73,15 @@ impl Host {
         self.read(format!("/proc/{pid}/comm")).unwrap_or_else(|| "(ended)".into())
     }
 
+    /// Does the kernel take BPF from this process? A container's filter of system calls or a security
+    /// module may refuse what capabilities allow.
+    pub(crate) fn takes_bpf(&self) -> io::Result<()> {
+        match &self.cookies {
+            Cookies::Kernel => make_map(),
+            Cookies::Given(_) => Ok(()),
+        }
+    }
+
     /// The core-scheduling cookie of a thread; 0 for none.
     pub(crate) fn cookie(&self, tid: u32) -> io::Result<u64> {
         match &self.cookies {
@@ -80,6 +91,16 @@ impl Host {
             }
         }
     }
+}
+
+/// Makes the smallest of maps, and drops it.
+fn make_map() -> io::Result<()> {
+    let opts = libbpf_rs::libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
+        ..Default::default()
+    };
+    let map = MapHandle::create(MapType::Array, Some("holdfast_probe"), 4, 4, 1, &opts);
+    map.map(drop).map_err(|_| io::Error::last_os_error())
 }
 
 fn cookie_of(tid: u32) -> io::Result<u64> {

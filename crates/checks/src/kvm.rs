@@ -47,7 +47,7 @@ pub(crate) fn module(host: &Host) -> Check {
         Some(vendor) => Check::ok(NAME, format!("{vendor}, and its types are in {path}")),
         None => Check::warn(
             NAME,
-            "neither kvm_intel nor kvm_amd is loaded: no VM can run",
+            "neither kvm_intel nor kvm_amd is loaded: no VM that can be looked at",
             "modprobe kvm_intel or kvm_amd (is virtualisation enabled in the firmware?)",
         ),
     }

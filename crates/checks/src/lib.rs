@@ -55,6 +55,9 @@ pub fn before_loading(host: &Host, purpose: Purpose) -> Report {
     Report::new(SCHEDULER.iter().chain(guests).map(|check| check(host)))
 }
 
+/// Names of the checks that looking at guests depends on, without scheduling them.
+const LOOKING: [&str; 5] = ["privileges", "kernel-btf", "kvm", "vcpu-tracing", "lockdown"];
+
 /// Every check.
 pub fn all(host: &Host) -> Report {
     Report::new(SCHEDULER.iter().chain(&GUESTS).chain(&ADVICE).map(|check| check(host)))

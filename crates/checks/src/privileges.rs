@@ -39,5 +39,12 @@ pub(crate) fn capabilities(host: &Host) -> Check {
             "run it on the host itself",
         );
     }
-    Check::ok(NAME, "all capabilities needed")
+    if let Err(error) = host.takes_bpf() {
+        return Check::fail(
+            NAME,
+            format!("all capabilities needed, and still the kernel refuses BPF: {error}"),
+            "run it on the host itself, outside of containers; a security module may refuse it, too",
+        );
+    }
+    Check::ok(NAME, "all capabilities needed, and BPF is allowed")
 }

@@ -92,6 +92,11 @@ impl Report {
         self.verdict < Verdict::Fail
     }
 
+    /// The checks that keep one from looking at guests, under whatever scheduler.
+    pub fn blind(&self) -> impl Iterator<Item = &Check> {
+        self.failures().filter(|check| crate::LOOKING.contains(&check.name))
+    }
+
     /// The checks that failed.
     pub fn failures(&self) -> impl Iterator<Item = &Check> {
         self.checks.iter().filter(|check| check.verdict == Verdict::Fail)

@@ -7,7 +7,7 @@ use holdfast_checks::{Host, all};
 
 use crate::print;
 
-/// Fix: checks whether this host can run scx_holdfast, and whether it would be safe.
+/// Fix: checks whether this host can be looked at, whether it can run scx_holdfast, and whether that would be safe.
 ///
 /// Changes nothing. `scx_holdfast` makes the same checks before it loads and refuses where one fails;
 /// `warn` is for what works, but not as it could. Exits with 0 if nothing fails, else with 1.
@@ -28,7 +28,16 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         } else {
             "scx_holdfast would refuse to run here; -> says what to do."
         };
-        print(&format!("{report}{verdict}\n"))?;
+        let blind: Vec<_> = report.blind().map(|check| check.name).collect();
+        let looking = match blind.as_slice() {
+            [] => "Looking at VMs (holdfast vms, report, top, ...): nothing it needs is missing."
+                .into(),
+            names => format!(
+                "Looking at VMs (holdfast vms, report, top, ...) fails here: {}.",
+                names.join(", ")
+            ),
+        };
+        print(&format!("{report}\n{looking}\n{verdict}\n"))?;
     }
     Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -21,7 +21,7 @@ pub(crate) struct Args {
     frequency: u32,
 
     /// Print a page for each line read from standard input: what the serving process starts.
-    #[arg(long, conflicts_with = "listen")]
+    #[arg(long, conflicts_with = "listen", hide = true)]
     collect: bool,
 }
 

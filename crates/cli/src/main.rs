@@ -41,10 +41,11 @@ enum Command {
     /// Prove: runs experiments on a KVM host in a box, stock scheduler and others side by side.
     #[command(subcommand)]
     Lab(lab::Command),
-    /// See: counts preemptions of vCPUs by what the vCPU was doing, under any scheduler.
+    /// For other programs: counts preemptions of vCPUs by what the vCPU was doing, under any scheduler.
     ///
     /// Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN and CAP_SYS_PTRACE) and a kernel with BTF. Each line
     /// printed is a JSON object of schema holdfast.preemptions/1 with counters since the start.
+    #[command(hide = true)]
     Preemptions(preemptions::Args),
     Record(record::Args),
     Replay(replay::Args),
@@ -55,6 +56,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // What fails is said below, in a sentence; libbpf's own lines are for who asks for them.
+    if std::env::var_os("LIBBPF_LOG_LEVEL").is_none() {
+        libbpf_rs::set_print(None);
+    }
     let outcome = match Cli::parse().command {
         Command::Doctor(args) => doctor::main(&args),
         Command::Export(args) => export::main(&args),

@@ -16,6 +16,8 @@ const HEADER_MAX: u32 = 256;
 pub(crate) const BLOB_MAX: u64 = 64 << 20;
 /// Typedefs, qualifiers and arrays between a variable and its struct; real ones have below 5.
 const HOPS_MAX: usize = 32;
+/// Length of a name; KSYM_NAME_LEN of the kernel is 512.
+const NAME_MAX: usize = 512;
 /// Struct members looked at to find one; the largest real struct has a few hundred.
 const MEMBERS_MAX: usize = 64 * 1024;
 
@@ -205,9 +207,12 @@ impl<'a> Btf<'a> {
         read().ok_or(BtfError::Type(id))
     }
 
-    /// The string at `offset`, without its terminator; empty where there is none.
+    /// The string at `offset`, without its terminator; empty where there is none, or one that is
+    /// longer than any name of a kernel's. A guest may name each of a million types by one string of
+    /// megabytes.
     pub(crate) fn string(&self, offset: u32) -> &'a [u8] {
         let rest = self.strings.get(offset as usize..).unwrap_or_default();
+        let rest = &rest[..rest.len().min(NAME_MAX)];
         &rest[..memchr::memchr(0, rest).unwrap_or(0)]
     }
 

@@ -187,6 +187,18 @@ fn a_pyramid_of_anonymous_structs_is_cut_short() {
 }
 
 #[test]
+fn a_million_sections_with_one_name_of_megabytes_are_not_read_for_hours() {
+    let mut strings = STRINGS.to_vec();
+    let long = strings.len() as u32;
+    strings.extend(std::iter::repeat_n(b'a', 32 << 20));
+    strings.push(0);
+    let types: Vec<u32> = (0..1_000_000).flat_map(|_| [long, info(15, 0), 0]).collect();
+    let start = Instant::now();
+    assert!(Layout::from_btf(&blob(&types, &strings)).is_err());
+    assert!(start.elapsed().as_secs() < 20, "took {:?}", start.elapsed());
+}
+
+#[test]
 fn says_what_is_wrong_with_a_blob() {
     let parse = |blob: &[u8]| match Layout::from_btf(blob) {
         Err(LayoutError::Btf(error)) => error,

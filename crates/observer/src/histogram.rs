@@ -46,32 +46,38 @@ impl Histogram {
         Self(std::array::from_fn(|i| f(self.0[i], other.0[i])))
     }
 
-    /// The time that a share of all is shorter than: as exact as the slots are, which is a factor of
-    /// two. None if there is none.
-    pub fn quantile_ns(&self, share: f64) -> Option<u64> {
+    /// The slot that this share of all times is in or before. None if there are no times.
+    pub(crate) fn quantile_slot(&self, share: f64) -> Option<usize> {
         let wanted = self.count() as f64 * share;
         let mut below = 0;
-        for (i, &count) in self.0.iter().enumerate() {
-            if count > 0 && (below + count) as f64 >= wanted {
-                let into = (wanted - below as f64).max(0.0) / count as f64;
-                return Some(((1u64 << i) as f64 * (1.0 + into)) as u64);
-            }
+        self.0.iter().position(|&count| {
             below += count;
+            count > 0 && below as f64 >= wanted
+        })
+    }
+
+    /// What this share of all times is shorter than: the end of a slot, for where in it they lie is not
+    /// known. At most seven characters.
+    pub(crate) fn quantile(&self, share: f64) -> String {
+        match self.quantile_slot(share) {
+            None => "-".into(),
+            // It counts all that are longer, too.
+            Some(slot) if slot == NR_SLOTS - 1 => format!(">{}", time(1 << slot)),
+            Some(slot) => format!("<{}", time(1 << (slot + 1))),
         }
-        None
     }
 
     /// The histogram everyone knows from bcc, at most 78 columns wide.
-    pub fn render(&self, unit: &str) -> String {
+    pub fn render(&self) -> String {
         const BAR: u64 = 40;
-        let mut text = format!("{unit:>20} {:<10} distribution\n", ": count");
+        let mut text = format!("{:>20} {:<10} distribution\n", "time", ": count");
         let most = self.0.iter().copied().max().unwrap_or(0).max(1);
         let first = self.0.iter().position(|count| *count != 0).unwrap_or(0);
         for (i, &count) in self.0[..self.used()].iter().enumerate().skip(first) {
             let from = if i == 0 { 0 } else { 1u64 << i };
-            let to = (1u64 << (i + 1)) - 1;
+            let to = 1u64 << (i + 1);
             let bar = "*".repeat((count * BAR / most) as usize);
-            let range = format!("{} -> {}", short(from), short(to));
+            let range = format!("{} -> {}", time(from), time(to));
             writeln!(text, "{range:>20} : {count:<8} |{bar:<40}|")
                 .expect("strings take everything");
         }
@@ -112,16 +118,6 @@ impl Histogram {
     }
 }
 
-/// A number in at most five characters.
-fn short(n: u64) -> String {
-    match n {
-        0..10_000 => n.to_string(),
-        10_000..10_000_000 => format!("{}K", n / 1000),
-        10_000_000..10_000_000_000 => format!("{}M", n / 1_000_000),
-        _ => format!("{}G", n / 1_000_000_000),
-    }
-}
-
 /// A time in at most six characters.
 pub fn time(ns: u64) -> String {
     let of = |unit: f64, name: &str| {
@@ -158,13 +154,12 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_within_the_slot() {
+    fn a_quantile_is_the_end_of_a_slot() {
         let histogram = of(&[(10, 50), (20, 50)]);
-        let median = histogram.quantile_ns(0.5).unwrap();
-        assert!((1 << 10..=1 << 11).contains(&median), "{median}");
-        let p99 = histogram.quantile_ns(0.99).unwrap();
-        assert!((1 << 20..=1 << 21).contains(&p99), "{p99}");
-        assert_eq!(Histogram::default().quantile_ns(0.5), None);
+        assert_eq!(histogram.quantile(0.5), "<2.0us");
+        assert_eq!(histogram.quantile(0.99), "<2.1ms");
+        assert_eq!(of(&[(NR_SLOTS - 1, 1)]).quantile(0.5), ">2.1s");
+        assert_eq!(Histogram::default().quantile(0.5), "-");
     }
 
     #[test]
@@ -180,7 +175,7 @@ mod tests {
     #[test]
     fn is_narrower_than_a_terminal_and_in_json_ends_with_its_last_count() {
         let histogram = of(&[(0, 1), (31, u64::from(u32::MAX))]);
-        for line in histogram.render("nsecs").lines() {
+        for line in histogram.render().lines() {
             assert!(line.len() < 80, "{line}");
         }
         assert_eq!(serde_json::to_string(&of(&[(2, 7)])).unwrap(), "[0,0,7]");

@@ -15,10 +15,12 @@ use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuild
 use crate::clock::{self, Clock};
 use crate::error::ObserverError;
 use crate::histogram::Histogram;
-use crate::host::{check_kvm, monotonic_ns, online_cpus, schedstat};
+use crate::host::{check_kvm, monotonic_ns, online_cpus, realtime_ns, schedstat};
 use crate::names::vm_name;
 use crate::recording::RecordedVm;
-use crate::sample::{ByClass, Counters, HistogramByClass, Sample, VcpuSample, VmSample};
+use crate::sample::{
+    ByClass, Counters, HistogramByClass, KvmCounters, Sample, VcpuSample, VmSample,
+};
 use crate::skel::types::{hf_note, hf_vcpu_key, hf_vcpu_stats};
 use crate::skel::{ObserveSkel, ObserveSkelBuilder};
 use crate::stop;
@@ -70,6 +72,7 @@ pub struct Observer<'obj> {
     /// CPU and waiting time that threads had before they were watched.
     unwatched: HashMap<u32, (u64, u64)>,
     attached_ns: u64,
+    kvm_events: bool,
 }
 
 impl<'obj> Observer<'obj> {
@@ -134,6 +137,7 @@ impl<'obj> Observer<'obj> {
             names: HashMap::new(),
             unwatched: HashMap::new(),
             attached_ns: monotonic_ns(),
+            kvm_events: options.kvm_events,
         })
     }
 
@@ -208,7 +212,8 @@ impl<'obj> Observer<'obj> {
         for (kvm, vm) in self.discovery.vms() {
             let vcpus = vm.vcpus.iter().map(|(number, vcpu)| {
                 let c = counted.remove(&vcpu.tid).filter(|c| c.kvm == *kvm);
-                let mut counters = c.as_ref().map(counters_of).unwrap_or_default();
+                let mut counters =
+                    c.as_ref().map(|c| counters_of(c, self.kvm_events)).unwrap_or_default();
                 if let Some((run, wait)) = schedstat(vm.pid, vcpu.tid) {
                     let (run_0, wait_0) = *self.unwatched.entry(vcpu.tid).or_insert((run, wait));
                     counters.run_ns = run.saturating_sub(run_0);
@@ -234,10 +239,9 @@ impl<'obj> Observer<'obj> {
             let _ = self.skel.maps.stats.delete(&tid.to_ne_bytes());
         }
 
-        let t_ns = monotonic_ns();
         Ok(Sample {
-            t_ns,
-            interval_ns: t_ns - self.attached_ns,
+            t_ns: realtime_ns(),
+            interval_ns: monotonic_ns() - self.attached_ns,
             lost_events: self.lost_events(),
             vms,
         })
@@ -276,7 +280,7 @@ fn describe(state: &VmState) -> (Option<String>, Option<String>) {
     }
 }
 
-fn counters_of(c: &hf_vcpu_stats) -> Counters {
+fn counters_of(c: &hf_vcpu_stats, kvm_events: bool) -> Counters {
     Counters {
         run_ns: 0,
         steal_ns: 0,
@@ -288,11 +292,13 @@ fn counters_of(c: &hf_vcpu_stats) -> Counters {
         siblings_waiting: c.nr_siblings_waiting,
         lock_halts: c.nr_lock_halts,
         lock_halt_ns: c.lock_halt_ns,
-        pause_exits: c.nr_pause_exits,
-        kicks: c.nr_kicks,
-        yield_hypercalls: c.nr_yield_hypercalls,
-        yields_tried: c.nr_yields_tried,
-        yields_done: c.nr_yields_done,
+        kvm: kvm_events.then_some(KvmCounters {
+            pause_exits: c.nr_pause_exits,
+            kicks: c.nr_kicks,
+            yield_hypercalls: c.nr_yield_hypercalls,
+            yields_tried: c.nr_yields_tried,
+            yields_done: c.nr_yields_done,
+        }),
         samples: ByClass(c.samples),
         samples_holder_off: c.samples_holder_off,
         samples_head_off: c.samples_head_off,

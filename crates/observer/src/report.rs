@@ -3,12 +3,12 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use holdfast_policy::VcpuClass;
 
 use crate::error::ObserverError;
-use crate::histogram::{Histogram, time};
+use crate::histogram::Histogram;
 use crate::observer::{Observer, Options, Storage};
 use crate::sample::{Counters, Sample, VmSample};
 use crate::serve::Tagged;
@@ -85,7 +85,8 @@ impl Report {
                 break;
             }
             before = now;
-            due += self.interval;
+            // After a stop of this process what was missed is one long interval.
+            due = (due + self.interval).max(Instant::now());
             left -= 1;
         }
         Ok(())
@@ -100,8 +101,10 @@ impl Report {
         } else {
             writeln!(
                 text,
-                "\n{:<15} {:>5} {:>6} | {:>6} {:>6} {:>5} {:>6} | {:>5} {:>5} | {:>5}",
-                "", "", "", "preemp", "tions", "per", "second", "lock", "wait", ""
+                "\n{:<28} | {:^26} | {:^11} |",
+                when(sample.t_ns),
+                "preemptions per second",
+                "lock wait"
             )
             .expect(say);
             writeln!(
@@ -149,11 +152,16 @@ fn row(label: &str, c: &Counters, readable: bool, seconds: f64) -> String {
         rate(c.preemptions.total()),
         known(rate(c.preemptions[VcpuClass::Holder])),
         known(rate(c.preemptions[VcpuClass::Head])),
-        holders.quantile_ns(0.99).map_or("-".into(), time),
+        holders.quantile(0.99),
         share(c.cost().map(|cost| cost.waiting)),
         share(c.cost().map(|cost| cost.holder_preempted + cost.head_preempted)),
-        rate(c.pause_exits),
+        c.kvm.map_or("-".into(), |kvm| rate(kvm.pause_exits)),
     )
+}
+
+/// A moment in 20 characters.
+fn when(t_ns: u64) -> String {
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_nanos(t_ns)).to_string()
 }
 
 /// A name in at most 15 characters.
@@ -175,7 +183,7 @@ fn histograms(vms: &[VmSample]) -> String {
         for (histogram, what) in parts.into_iter().filter(|(histogram, _)| histogram.count() > 0) {
             let _ =
                 writeln!(text, "\n{}: time off the CPU of preempted {what}", shorten(&vm.label()));
-            text.push_str(&histogram.render("nsecs"));
+            text.push_str(&histogram.render());
         }
     }
     text

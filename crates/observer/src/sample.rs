@@ -11,7 +11,7 @@ use crate::histogram::Histogram;
 /// What was counted from when the observer was attached, or since an earlier sample.
 #[derive(Debug, Clone, Serialize)]
 pub struct Sample {
-    /// When it was taken, CLOCK_MONOTONIC, ns.
+    /// When it was taken, ns since 1970.
     pub t_ns: u64,
     /// Time it covers, ns.
     pub interval_ns: u64,
@@ -76,6 +76,20 @@ pub struct Counters {
     pub lock_halts: u64,
     /// Time of these halts, ns.
     pub lock_halt_ns: u64,
+    /// What KVM did about spinning, where that was counted.
+    #[serde(flatten)]
+    pub kvm: Option<KvmCounters>,
+    /// What the sampling clock found it doing while it ran.
+    pub samples: ByClass,
+    /// Samples that found it queued for a lock while a lock holder of its VM was preempted.
+    pub samples_holder_off: u64,
+    /// Samples that found it queued while the next in line of some lock was, and no holder.
+    pub samples_head_off: u64,
+}
+
+/// What KVM does about vCPUs that spin.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct KvmCounters {
     /// Exits because the vCPU spun (`kvm_vcpu_on_spin`).
     pub pause_exits: u64,
     /// Hypercalls by which it woke the next owner of a lock (KVM_HC_KICK_CPU).
@@ -86,12 +100,18 @@ pub struct Counters {
     pub yields_tried: u64,
     /// Those that the scheduler granted.
     pub yields_done: u64,
-    /// What the sampling clock found it doing while it ran.
-    pub samples: ByClass,
-    /// Samples that found it queued for a lock while a lock holder of its VM was preempted.
-    pub samples_holder_off: u64,
-    /// Samples that found it queued while the next in line of some lock was, and no holder.
-    pub samples_head_off: u64,
+}
+
+impl KvmCounters {
+    fn zip(&self, other: &Self, f: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            pause_exits: f(self.pause_exits, other.pause_exits),
+            kicks: f(self.kicks, other.kicks),
+            yield_hypercalls: f(self.yield_hypercalls, other.yield_hypercalls),
+            yields_tried: f(self.yields_tried, other.yields_tried),
+            yields_done: f(self.yields_done, other.yields_done),
+        }
+    }
 }
 
 impl Counters {
@@ -100,14 +120,18 @@ impl Counters {
             ($($number:ident),*; $($by_class:ident),*) => {
                 Self {
                     offcpu_hist: self.offcpu_hist.zip(&other.offcpu_hist, f),
+                    kvm: match (self.kvm, other.kvm) {
+                        (None, None) => None,
+                        (a, b) => Some(a.unwrap_or_default().zip(&b.unwrap_or_default(), f)),
+                    },
                     $($number: f(self.$number, other.$number),)*
                     $($by_class: self.$by_class.zip(&other.$by_class, f),)*
                 }
             };
         }
         each!(
-            run_ns, steal_ns, resumed, siblings_waiting, lock_halts, lock_halt_ns, pause_exits, kicks,
-            yield_hypercalls, yields_tried, yields_done, samples_holder_off, samples_head_off;
+            run_ns, steal_ns, resumed, siblings_waiting, lock_halts, lock_halt_ns,
+            samples_holder_off, samples_head_off;
             preemptions, offcpu_ns, offcpu_over_cap, samples
         )
     }
@@ -177,7 +201,7 @@ impl Sample {
         let old: HashMap<u32, &Counters> =
             earlier.vms.iter().flat_map(|vm| &vm.vcpus).map(|v| (v.tid, &v.counters)).collect();
         let mut sample = self.clone();
-        sample.interval_ns = self.t_ns.saturating_sub(earlier.t_ns);
+        sample.interval_ns = self.interval_ns.saturating_sub(earlier.interval_ns);
         sample.lost_events = self.lost_events.saturating_sub(earlier.lost_events);
         for vcpu in sample.vms.iter_mut().flat_map(|vm| &mut vm.vcpus) {
             if let Some(before) = old.get(&vcpu.tid) {
@@ -266,8 +290,8 @@ pub(crate) mod tests {
 
     /// A VM with one vCPU that was preempted so often as Holder, for 2^20 ns each time.
     pub(crate) fn sample(t_ns: u64, pid: u32, holders: u64) -> Sample {
-        let mut counters =
-            Counters { run_ns: holders * 1000, pause_exits: holders, ..Counters::default() };
+        let mut counters = Counters { run_ns: holders * 1000, ..Counters::default() };
+        counters.kvm = Some(KvmCounters { pause_exits: holders, ..KvmCounters::default() });
         let holder = VcpuClass::Holder as usize;
         counters.preemptions.0[holder] = holders;
         counters.offcpu_ns.0[holder] = holders << 20;

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use holdfast_policy::VcpuClass;
 
 use crate::histogram::{Histogram, NR_SLOTS};
-use crate::sample::{ByClass, Counters, Sample, VmSample};
+use crate::sample::{ByClass, Counters, KvmCounters, Sample, VmSample};
 
 /// Bounds of the histogram's buckets, as slots: 2^13 ns (8 us) to 2^29 ns (0.5 s), each 4 times the last.
 const BUCKETS: std::ops::RangeInclusive<usize> = 13..=29;
@@ -17,32 +17,37 @@ const BUCKET_STEP: usize = 2;
 type Value = fn(&Counters) -> f64;
 type Values = fn(&Counters) -> ByClass;
 
+/// The exporter has them counted.
+fn kvm(c: &Counters) -> KvmCounters {
+    c.kvm.unwrap_or_default()
+}
+
 /// Counters that are known of every VM.
 const OF_EVERY_VM: [(&str, &str, Value); 7] = [
     ("holdfast_vcpu_run_seconds_total", "CPU time of vCPUs.", |c| c.run_ns as f64 / 1e9),
     ("holdfast_vcpu_steal_seconds_total", "Time that vCPUs wanted to run and had no CPU.", |c| {
         c.steal_ns as f64 / 1e9
     }),
-    ("holdfast_vcpu_pause_exits_total", "Exits of vCPUs that spun.", |c| c.pause_exits as f64),
+    ("holdfast_vcpu_pause_exits_total", "Exits of vCPUs that spun.", |c| kvm(c).pause_exits as f64),
     (
         "holdfast_vcpu_kicks_total",
         "Hypercalls that wake the next owner of a lock (KVM_HC_KICK_CPU).",
-        |c| c.kicks as f64,
+        |c| kvm(c).kicks as f64,
     ),
     (
         "holdfast_vcpu_yield_hypercalls_total",
         "Hypercalls that yield to a sibling (KVM_HC_SCHED_YIELD).",
-        |c| c.yield_hypercalls as f64,
+        |c| kvm(c).yield_hypercalls as f64,
     ),
     (
         "holdfast_vcpu_directed_yields_total",
         "Directed yields that KVM asked the scheduler for.",
-        |c| c.yields_tried as f64,
+        |c| kvm(c).yields_tried as f64,
     ),
     (
         "holdfast_vcpu_directed_yields_granted_total",
         "Directed yields that the scheduler granted.",
-        |c| c.yields_done as f64,
+        |c| kvm(c).yields_done as f64,
     ),
 ];
 

@@ -84,7 +84,7 @@ fn table(vms: &[VmSample], seconds: f64, recording: &Recording) -> String {
             rate(total.preemptions.total()),
             known(rate(total.preemptions[VcpuClass::Holder])),
             known(rate(total.preemptions[VcpuClass::Head])),
-            total.offcpu_hist[VcpuClass::Holder].quantile_ns(0.99).map_or("-".into(), time),
+            escape(&total.offcpu_hist[VcpuClass::Holder].quantile(0.99)),
             known(time((total.blocking_ns() as f64 / seconds) as u64)),
             share(total.cost().map(|cost| cost.waiting)),
             share(total.cost().map(|cost| cost.holder_preempted + cost.head_preempted)),

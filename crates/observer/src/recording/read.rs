@@ -112,7 +112,7 @@ mod tests {
         };
         let output = Command::new(argv[0]).args(&argv[1..]).current_dir(&dir).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
-        assert_eq!(said.trim(), "web <1>,1,1,4.0,0.004", "{output:?}");
+        assert_eq!(said.trim(), "web <1>,7,1,1,4.0,0.004", "{output:?}");
     }
 
     #[test]

@@ -29,15 +29,21 @@ pub(super) fn render(waits: &Waits, all: bool) -> String {
             continue;
         }
         text.push_str(&histogram(lock, waits.tsc_hz));
-        for (share, name) in [(0.5, "p50"), (0.99, "p99"), (0.999, "p99.9")] {
-            if let Some(ns) = lock.hist.quantile_ns(share) {
-                let cycles = waits.tsc_hz.map_or(String::new(), |hz| {
-                    format!(" ({} cycles)", count(ns as f64 * hz / 1e9))
-                });
-                write!(text, "{name} {}{cycles}  ", time(ns)).expect(say);
-            }
+        let quantiles = [(0.5, "p50"), (0.99, "p99"), (0.999, "p99.9")];
+        // Of a handful of waits, one in a thousand is none.
+        let enough = |share: &f64| lock.count as f64 * (1.0 - share) >= 1.0;
+        let quantiles =
+            quantiles.iter().filter(|(share, _)| enough(share)).filter_map(|(share, name)| {
+                let end_ns = (1u64 << (lock.hist.quantile_slot(*share)? + 1)) as f64;
+                let cycles = waits
+                    .tsc_hz
+                    .map_or(String::new(), |hz| format!(" ({} cycles)", count(end_ns * hz / 1e9)));
+                Some(format!("{name} {}{cycles}", lock.hist.quantile(*share)))
+            });
+        let quantiles = quantiles.collect::<Vec<_>>().join("  ");
+        if !quantiles.is_empty() {
+            writeln!(text, "{quantiles}").expect(say);
         }
-        text.push('\n');
         text.push_str(&modes(lock, waits));
     }
     if waits.lost_events > 0 {
@@ -48,19 +54,19 @@ pub(super) fn render(waits: &Waits, all: bool) -> String {
 
 fn histogram(lock: &LockWaits, tsc_hz: Option<f64>) -> String {
     const BAR: u64 = 28;
-    let mut text = format!("{:>19}   {:>13}   count\n", "nsecs", "cycles");
+    let mut text = format!("{:>19}   {:>13}   count\n", "time", "cycles");
     let most = lock.hist.0.iter().copied().max().unwrap_or(0).max(1);
     let first = lock.hist.0.iter().position(|n| *n > 0).unwrap_or(0);
     let last = lock.hist.0.iter().rposition(|n| *n > 0).unwrap_or(0);
     for slot in first..=last {
-        let (from, to) = (if slot == 0 { 0 } else { 1u64 << slot }, (1u64 << (slot + 1)) - 1);
+        let (from, to) = (if slot == 0 { 0 } else { 1u64 << slot }, 1u64 << (slot + 1));
         let cycles = tsc_hz.map_or("-".into(), |hz| {
             let of = |ns: u64| count(ns as f64 * hz / 1e9);
             format!("{} -> {}", of(from), of(to))
         });
         let n = lock.hist.0[slot];
         let bar = "*".repeat((n * BAR / most) as usize);
-        let range = format!("{} -> {}", count(from as f64), count(to as f64));
+        let range = format!("{} -> {}", time(from), time(to));
         writeln!(text, "{range:>19} : {cycles:>13} : {n:<9}|{bar:<28}|")
             .expect("strings take everything");
     }
@@ -94,7 +100,12 @@ fn modes(lock: &LockWaits, waits: &Waits) -> String {
             around(last)
         ));
     } else {
-        text.push_str("no second mode: nobody who held such a lock lost its CPU for long\n");
+        writeln!(
+            text,
+            "no second mode in {} waits: no holder was seen to lose its CPU for long",
+            lock.count
+        )
+        .expect("strings take everything");
     }
     text
 }

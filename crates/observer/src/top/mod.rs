@@ -60,7 +60,7 @@ fn run(
         }
         observer.poll(Duration::ZERO)?;
         if Instant::now() >= due {
-            due += interval;
+            due = (due + interval).max(Instant::now());
             let now = observer.sample()?;
             state.show(&now, &before);
             before = now;

@@ -107,7 +107,6 @@ fn cells(c: &Counters, readable: bool, seconds: f64) -> Vec<String> {
     let percent = |ns: u64| format!("{:>5.0}", ns as f64 / seconds / 1e7);
     let rate = |n: u64| format!("{:>5.0}", n as f64 / seconds);
     let share = |s: Option<f64>| s.map_or("    -".into(), |s| format!("{:>5.1}", s * 100.0));
-    let p99 = c.offcpu_hist[VcpuClass::Holder].quantile_ns(0.99);
     vec![
         percent(c.run_ns),
         percent(c.steal_ns),
@@ -115,10 +114,10 @@ fn cells(c: &Counters, readable: bool, seconds: f64) -> Vec<String> {
         rate(c.preemptions.total()),
         known(rate(c.preemptions[VcpuClass::Holder])),
         known(rate(c.preemptions[VcpuClass::Head])),
-        p99.map_or("-".into(), time),
+        c.offcpu_hist[VcpuClass::Holder].quantile(0.99),
         share(c.cost().map(|cost| cost.waiting)),
         share(c.cost().map(|cost| cost.holder_preempted + cost.head_preempted)),
-        rate(c.pause_exits),
+        c.kvm.map_or("    -".into(), |kvm| rate(kvm.pause_exits)),
     ]
 }
 
@@ -146,11 +145,12 @@ fn draw_vm(frame: &mut Frame<'_>, area: Rect, state: &State, vm: &VmSample) {
     let holders = total.offcpu_hist[VcpuClass::Holder];
     let text = match holders.count() {
         0 => "No lock holder was preempted since the start.".to_owned(),
-        n => format!("{n} lock holders preempted since the start:\n{}", holders.render("nsecs")),
+        n => format!("{n} lock holders preempted since the start:\n{}", holders.render()),
     };
+    let kvm = total.kvm.unwrap_or_default();
     let halts = format!(
         "lock halts {}  kicks {}  directed yields {} of {} granted\n\n",
-        total.lock_halts, total.kicks, total.yields_done, total.yields_tried
+        total.lock_halts, kvm.kicks, kvm.yields_done, kvm.yields_tried
     );
     let block = Block::bordered().title(" time off the CPU ");
     frame.render_widget(Paragraph::new(halts + &text).block(block), histogram);
