@@ -26,7 +26,7 @@ pub struct Discovery<'obj> {
     skel: DiscoverySkel<'obj>,
     ring: RingBuffer<'obj>,
     received: Rc<RefCell<Vec<hf_event>>>,
-    link: Option<Link>,
+    links: Vec<Link>,
     vms: BTreeMap<u64, Vm>,
     reader: Reader,
     reaped_at: Instant,
@@ -44,11 +44,10 @@ impl<'obj> Discovery<'obj> {
             .open(storage)
             .map_err(|source| DiscoveryError::bpf("open", source))?;
         let skel = open.load().map_err(|source| DiscoveryError::bpf("load", source))?;
-        let link = skel
-            .progs
-            .vcpu_load
-            .attach()
-            .map_err(|source| DiscoveryError::bpf("attach", source))?;
+        let links = [&skel.progs.vcpu_load, &skel.progs.vm_destroyed].map(|program| {
+            program.attach().map_err(|source| DiscoveryError::bpf("attach", source))
+        });
+        let links = links.into_iter().collect::<Result<Vec<_>, _>>()?;
 
         let received = Rc::new(RefCell::new(Vec::new()));
         let sink = Rc::clone(&received);
@@ -68,7 +67,7 @@ impl<'obj> Discovery<'obj> {
             skel,
             ring,
             received,
-            link: Some(link),
+            links,
             vms: BTreeMap::new(),
             reader: Reader::new(),
             reaped_at: Instant::now(),
@@ -131,9 +130,9 @@ impl<'obj> Discovery<'obj> {
 
     fn handle(&mut self, event: &hf_event) {
         let raw = &event.vcpu;
-        let new = || Vm::new(event.tgid, event.epoch, Instant::now());
+        let new = || Vm::new(event.tgid, raw.born, event.epoch, Instant::now());
         let vm = self.vms.entry(raw.kvm).or_insert_with(new);
-        if vm.pid != event.tgid {
+        if vm.born != raw.born {
             *vm = new();
         }
         vm.enter_epoch(event.epoch);
@@ -175,31 +174,21 @@ impl<'obj> Discovery<'obj> {
         Ok(())
     }
 
-    /// Forgets VMs whose VMM is gone, and notices epochs whose event has not come yet.
+    /// Forgets VMs that KVM has destroyed.
     fn reap(&mut self) -> Result<Vec<u64>, DiscoveryError> {
-        let ended: Vec<u64> = self
-            .vms
-            .iter()
-            .filter(|(_, vm)| !Path::new(&format!("/proc/{}", vm.pid)).exists())
-            .map(|(kvm, _)| *kvm)
-            .collect();
-        for kvm in &ended {
-            self.vms.remove(kvm);
-            let key = kvm.to_ne_bytes();
-            // A new VM's struct kvm may already lie there; its owner is another process then.
-            let in_map = self
-                .skel
-                .maps
-                .vms
-                .lookup(&key, MapFlags::ANY)
-                .map_err(|source| map_error("look up a VM", "vms", source))?
-                .and_then(|bytes| from_bytes::<hf_vm>(&bytes));
-            if in_map.is_some_and(|vm| !Path::new(&format!("/proc/{}", vm.tgid)).exists()) {
-                // Gone already is as good.
-                let _ = self.skel.maps.vms.delete(&key);
-                let _ = self.skel.maps.layouts.delete(&key);
+        let mut ended = Vec::new();
+        for (kvm, vm) in &self.vms {
+            let map = &self.skel.maps.vms;
+            let found = map
+                .lookup(&kvm.to_ne_bytes(), MapFlags::ANY)
+                .map_err(|source| map_error("look up a VM", "vms", source))?;
+            // What lies there now may be another one.
+            let found = found.and_then(|bytes| from_bytes::<hf_vm>(&bytes));
+            if found.is_none_or(|found| found.born != vm.born) {
+                ended.push(*kvm);
             }
         }
+        self.vms.retain(|kvm, _| !ended.contains(kvm));
         Ok(ended)
     }
 
@@ -221,7 +210,7 @@ impl AsFd for Discovery<'_> {
 impl Drop for Discovery<'_> {
     fn drop(&mut self) {
         // Detached before the maps go away.
-        drop(self.link.take());
+        self.links.clear();
     }
 }
 

@@ -45,6 +45,8 @@ pub struct Vm {
     pub state: VmState,
     /// Memory of the guest.
     pub(crate) slots: Vec<Slot>,
+    /// When it came to be, in ns: another VM may lie at its address later.
+    pub(crate) born: u64,
     pub(crate) epoch: u32,
     /// There was news since the last attempt.
     has_news: bool,
@@ -56,12 +58,13 @@ pub struct Vm {
 }
 
 impl Vm {
-    pub(crate) fn new(pid: u32, epoch: u32, now: Instant) -> Self {
+    pub(crate) fn new(pid: u32, born: u64, epoch: u32, now: Instant) -> Self {
         Self {
             pid,
             vcpus: BTreeMap::new(),
             state: VmState::Unreadable(None),
             slots: Vec::new(),
+            born,
             epoch,
             has_news: true,
             prompt: PROMPT_MAX,
@@ -142,7 +145,7 @@ mod tests {
         let slot = Slot::new(Gpa::new(0), Hva::new(1 << 30), 1 << 30).unwrap();
         let record = VcpuRecord::new(0, Gpa::new(1 << 20), slot);
         assert!(record.is_some());
-        let mut vm = Vm::new(1, 1, now);
+        let mut vm = Vm::new(1, 1, 1, now);
         vm.vcpus.insert(0, Vcpu { tid: 2, record });
         vm
     }

@@ -13,7 +13,8 @@
  * space the words lie that tell its class. Written by discovery alone.
  */
 struct hf_vcpu {
-	u64 kvm; /* address of struct kvm: the identity of a VM while it lives */
+	u64 kvm;  /* address of struct kvm: the identity of a VM while it lives */
+	u64 born; /* that VM's */
 	u32 vcpu_id;
 	u32 tid;
 	u64 steal_gpa; /* the guest's steal-time record; 0 with steal_hva: none */
@@ -34,7 +35,8 @@ struct hf_vcpu {
 /* A VM, keyed by the address of its struct kvm. Written by discovery alone. */
 struct hf_vm {
 	u32 tgid;
-	u32 epoch; /* grows whenever what was learnt of the guest kernel may be stale */
+	u32 epoch; /* another one whenever what was learnt of the guest kernel may be stale */
+	u64 born;  /* when: the address may have been another VM's */
 };
 
 /*

@@ -72,15 +72,15 @@ static bool read_record(struct kvm_vcpu___hf *kv, struct hf_vcpu *rec)
 
 static struct hf_vm *find_vm(u64 kvm, u32 tgid)
 {
-	struct hf_vm *vm = bpf_map_lookup_elem(&vms, &kvm), fresh = { .tgid = tgid, .epoch = 1 };
+	struct hf_vm *vm = bpf_map_lookup_elem(&vms, &kvm), fresh = { .tgid = tgid };
 
 	if (vm && vm->tgid == tgid)
 		return vm;
-	/* A new VM, or one whose struct kvm lies where an ended one's did. */
-	if (vm)
-		fresh.epoch = vm->epoch + 1;
-	if (bpf_map_update_elem(&vms, &kvm, &fresh, BPF_ANY))
-		return NULL;
+	/* Its struct kvm may lie where another one's did, and what was learnt of that come late. */
+	fresh.born = bpf_ktime_get_ns();
+	fresh.epoch = (u32)fresh.born | 1;
+	/* Its vCPUs come here at the same time, and are one VM's: the first of them makes it. */
+	bpf_map_update_elem(&vms, &kvm, &fresh, vm ? BPF_EXIST : BPF_NOEXIST);
 	return bpf_map_lookup_elem(&vms, &kvm);
 }
 
@@ -142,15 +142,15 @@ static void read_slots(struct kvm_vcpu___hf *kv, struct hf_event *e)
 	e->nr_slots = w.nr;
 }
 
-static void report(struct kvm_vcpu___hf *kv, struct hf_vcpu *v, u32 tgid, u32 epoch)
+static void report(struct kvm_vcpu___hf *kv, struct hf_vcpu *v, const struct hf_vm *vm)
 {
 	u32 key = 0;
 	struct hf_event *e = bpf_map_lookup_elem(&event_buffer, &key);
 
 	if (!e)
 		return;
-	e->tgid = tgid;
-	e->epoch = epoch;
+	e->tgid = vm->tgid;
+	e->epoch = vm->epoch;
 	e->vcpu = *v;
 	read_slots(kv, e);
 	if (bpf_ringbuf_output(&events, e, sizeof(*e), 0)) {
@@ -220,7 +220,7 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 	if (!read_record(kv, &rec))
 		rec.steal_gpa = rec.steal_hva = rec.slot_gpa = rec.slot_hva = rec.slot_len = 0;
 
-	changed = v->kvm != rec.kvm || v->steal_gpa != rec.steal_gpa ||
+	changed = v->kvm != rec.kvm || v->born != vm->born || v->steal_gpa != rec.steal_gpa ||
 		  v->steal_hva != rec.steal_hva || v->slot_hva != rec.slot_hva ||
 		  v->slot_len != rec.slot_len;
 	if (changed) {
@@ -229,9 +229,10 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 		 * kernel: nothing learnt of this guest holds any more. A first record
 		 * is a vCPU that came up.
 		 */
-		if (v->kvm == rec.kvm && v->steal_hva)
+		if (v->kvm == rec.kvm && v->born == vm->born && v->steal_hva)
 			__sync_fetch_and_add(&vm->epoch, 1);
 		v->kvm = rec.kvm;
+		v->born = vm->born;
 		v->vcpu_id = BPF_CORE_READ(kv, vcpu_id);
 		v->tid = p->pid;
 		v->steal_gpa = rec.steal_gpa;
@@ -246,6 +247,17 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 	if (!v->epoch || v->epoch != vm->epoch)
 		apply_layout(v, vm);
 	if (!v->reported)
-		report(kv, v, p->tgid, vm->epoch);
+		report(kv, v, vm);
+	return 0;
+}
+
+/* A process may outlive its VMs, and make others in their place. */
+SEC("fentry/kvm_arch_destroy_vm")
+int BPF_PROG(vm_destroyed, struct kvm___hf *kvm)
+{
+	u64 key = (u64)kvm;
+
+	bpf_map_delete_elem(&vms, &key);
+	bpf_map_delete_elem(&layouts, &key);
 	return 0;
 }
