@@ -21,6 +21,7 @@ mod histogram;
 mod host;
 mod names;
 mod observer;
+mod output;
 mod recording;
 mod report;
 mod sample;

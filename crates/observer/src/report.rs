@@ -2,7 +2,7 @@
 //! `holdfast report`: a table every so often, or the same as JSON Lines.
 
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use holdfast_policy::VcpuClass;
@@ -10,6 +10,7 @@ use holdfast_policy::VcpuClass;
 use crate::error::ObserverError;
 use crate::histogram::Histogram;
 use crate::observer::{Observer, Options, Storage};
+use crate::output::show;
 use crate::sample::{Counters, Sample, VmSample};
 use crate::serve::Tagged;
 use crate::stop;
@@ -48,13 +49,13 @@ impl Report {
         let mut out = io::stdout().lock();
         let written = |source| ObserverError::Io { action: "write the report", source };
         if !self.json {
-            writeln!(
-                out,
-                "Watching vCPUs lose their CPUs, every {:?}. Ctrl-C ends it.",
+            let first = format!(
+                "Watching vCPUs lose their CPUs, every {:?}. Ctrl-C ends it.\n",
                 self.interval
-            )
-            .and_then(|()| out.flush())
-            .map_err(written)?;
+            );
+            if !show(&mut out, &first)? {
+                return Ok(());
+            }
         }
         let mut before = observer.sample()?;
         let mut due = Instant::now() + self.interval;
@@ -75,13 +76,7 @@ impl Report {
             } else {
                 Ok(self.table(&sample))
             };
-            let text = text.map_err(written)?;
-            match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-                // Whoever read it has seen enough.
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-                other => other.map_err(written)?,
-            }
-            if stop::is_asked() {
+            if !show(&mut out, &text.map_err(written)?)? || stop::is_asked() {
                 break;
             }
             before = now;

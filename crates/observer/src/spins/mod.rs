@@ -6,7 +6,7 @@ mod cycles;
 mod probe;
 mod text;
 
-use std::io::{self, Write};
+use std::io;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -16,6 +16,7 @@ use self::probe::Probe;
 use crate::error::ObserverError;
 use crate::histogram::Histogram;
 use crate::observer::Storage;
+use crate::output::show;
 use crate::stop;
 
 /// Kinds of locks, in the order of `enum hf_lock_type`.
@@ -71,9 +72,10 @@ impl Spins {
         let tsc_hz = tsc_hz();
         let mut out = io::stdout().lock();
         if !self.json {
-            writeln!(out, "Tracing waits for this kernel's contended locks. Ctrl-C ends it.")
-                .and_then(|()| out.flush())
-                .map_err(written)?;
+            let first = "Tracing waits for this kernel's contended locks. Ctrl-C ends it.\n";
+            if !show(&mut out, first)? {
+                return Ok(());
+            }
         }
         let mut before = probe.read(tsc_hz)?;
         for _ in 0..self.count.unwrap_or(u64::MAX) {
@@ -91,11 +93,7 @@ impl Spins {
             } else {
                 Ok(text::render(&waits, self.all))
             };
-            match out.write_all(text.map_err(written)?.as_bytes()).and_then(|()| out.flush()) {
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-                other => other.map_err(written)?,
-            }
-            if stop::is_asked() {
+            if !show(&mut out, &text.map_err(written)?)? || stop::is_asked() {
                 break;
             }
         }
