@@ -67,6 +67,16 @@ pub enum ObserverError {
         /// What the system or the format's library said.
         source: BoxedError,
     },
+    /// A recording could not be written to its end.
+    #[error("cannot write all of the recording: only its first {events} events are in {}", path.display())]
+    CutShort {
+        /// The file that has them.
+        path: PathBuf,
+        /// How many.
+        events: u64,
+        /// What the system said.
+        source: BoxedError,
+    },
     /// A file is not what it is taken for.
     #[error("{} is no recording of `holdfast record`: {why}", path.display())]
     NotARecording {

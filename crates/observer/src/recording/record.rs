@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use super::{About, Event, Note, RecordedVm};
 use crate::error::ObserverError;
 use crate::host::{monotonic_ns, realtime_ns};
 use crate::observer::{Observer, Options, Storage};
+use crate::output::show;
 use crate::skel::types::hf_note;
 use crate::stop;
 
@@ -64,25 +65,26 @@ impl fmt::Display for Recorded {
 impl Record {
     /// Records until the time is over or somebody interrupts.
     pub fn run(&self) -> Result<Recorded, ObserverError> {
+        // First: whoever is killed cannot remove its partial file.
+        stop::on_signals()?;
         // Before anything is attached: that it cannot be written should not take time to find out.
         let mut writer = Writer::create(&self.path)?;
         let (mut discovery, mut program) = (Storage::default(), Storage::default());
         let options = Options { frequency_hz: self.frequency_hz, kvm_events: false, notes: true };
         let mut observer = Observer::attach(&mut discovery, &mut program, options)?;
-        stop::on_signals()?;
 
         observer.settle()?;
         observer.take_notes()?;
-        let mut out = io::stdout();
-        writeln!(out, "Recording what vCPUs lose to {}. Ctrl-C ends it.", self.path.display())
-            .and_then(|()| out.flush())
-            .map_err(|source| ObserverError::Io { action: "say that it records", source })?;
+        let first =
+            format!("Recording what vCPUs lose to {}. Ctrl-C ends it.\n", self.path.display());
+        // What is recorded is in the file, whether anybody is told or not.
+        let _ = show(&mut io::stdout(), &first);
 
         // The notes' clock stops while the host sleeps; the difference is fixed here, once.
         let to_unix_ns = realtime_ns() as i64 - monotonic_ns() as i64;
         let mut about = About {
             schema: SCHEMA.into(),
-            begin_ns: realtime_ns() as i64,
+            begin_ns: monotonic_ns() as i64 + to_unix_ns,
             host: first_line("/proc/sys/kernel/hostname"),
             kernel: first_line("/proc/sys/kernel/osrelease"),
             frequency_hz: self.frequency_hz,
@@ -109,12 +111,13 @@ impl Record {
             }
             held_back.truncate(MAX_HELD_BACK);
             events += notes.len() as u64;
-            writer.add(&notes, &about)?;
-            if ends {
+            writer.add(&notes, &about);
+            if ends || writer.has_failed() {
                 break;
             }
         }
-        about.end_ns = realtime_ns() as i64;
+        // By the notes' clock: the other one may have been set meanwhile.
+        about.end_ns = monotonic_ns() as i64 + to_unix_ns;
         about.lost_events = observer.lost_events() + (all - events);
         let recorded = Recorded { events, lost_events: about.lost_events, vms: about.vms.len() };
         writer.finish(&about)?;

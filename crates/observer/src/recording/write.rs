@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Writes recordings.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,87 +12,189 @@ use parquet::basic::Compression;
 use parquet::column::writer::ColumnWriter;
 use parquet::data_type::ByteArray;
 use parquet::errors::{ParquetError, Result};
-use parquet::file::metadata::KeyValue;
-use parquet::file::properties::WriterProperties;
+use parquet::file::metadata::{
+    FileMetaData, KeyValue, ParquetMetaData, ParquetMetaDataWriter, RowGroupMetaData,
+};
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::SchemaDescriptor;
+use tempfile::NamedTempFile;
 
 use super::schema::{COLUMNS, KEY};
 use super::{About, Note};
-use crate::error::ObserverError;
+use crate::error::{BoxedError, ObserverError};
 
 /// Rows that are kept in memory at most: about 5 MB.
 const GROUP: usize = 1 << 16;
 
 /// A recording that is being written. It has its name only once it is complete: a file of Parquet
-/// cannot be read before.
+/// cannot be read before. Until then it is a hidden file beside it, which no other recording shares.
 pub(super) struct Writer {
     path: PathBuf,
-    partial: PathBuf,
-    file: Option<SerializedFileWriter<File>>,
+    partial: NamedTempFile,
+    groups: SerializedFileWriter<File>,
+    /// Where the file ends after none, one, two... of the groups.
+    ends: Vec<u64>,
     rows: Vec<Note>,
+    added: u64,
+    failure: Option<ParquetError>,
 }
 
 impl Writer {
+    /// Fails if the recording could not be given its name in the end, or if there is no room.
     pub(super) fn create(path: &Path) -> std::result::Result<Self, ObserverError> {
-        let mut partial = path.as_os_str().to_owned();
-        partial.push(".partial");
-        let partial = PathBuf::from(partial);
-        let failed = |source| failed(&partial, source);
-        let file = File::create(&partial).map_err(|error| failed(error.into()))?;
-        let schema = Arc::new(parse_message_type(COLUMNS).map_err(failed)?);
-        let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
-        let file = SerializedFileWriter::new(file, schema, Arc::new(properties)).map_err(failed)?;
-        Ok(Self { path: path.to_owned(), partial, file: Some(file), rows: Vec::new() })
+        check_target(path)?;
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+        let partial = tempfile::Builder::new()
+            .prefix(".holdfast-")
+            .suffix(".partial")
+            // As of any new file: less what the umask takes.
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(dir.unwrap_or(Path::new(".")))
+            .map_err(|error| failed(path, error))?;
+        let groups = begin(&partial).map_err(|error| failed(path, system_error(error)))?;
+        let ends = vec![groups.bytes_written() as u64];
+        let (rows, added, failure) = (Vec::new(), 0, None);
+        Ok(Self { path: path.to_owned(), partial, groups, ends, rows, added, failure })
     }
 
-    /// Adds rows; they are in the file at the latest when it is finished.
-    pub(super) fn add(
-        &mut self,
-        notes: &[Note],
-        about: &About,
-    ) -> std::result::Result<(), ObserverError> {
+    /// Adds rows; they are in the file at the latest when it is finished. That they cannot be written is
+    /// said then, too: what is in the file already is kept.
+    pub(super) fn add(&mut self, notes: &[Note], about: &About) {
         self.rows.extend_from_slice(notes);
-        if self.rows.len() >= GROUP { self.flush(about) } else { Ok(()) }
+        self.added += notes.len() as u64;
+        if self.rows.len() >= GROUP {
+            self.flush(about);
+        }
     }
 
-    fn flush(&mut self, about: &About) -> std::result::Result<(), ObserverError> {
-        let Some(file) = &mut self.file else { return Ok(()) };
+    /// Could something not be written, so that there is no use in going on?
+    pub(super) fn has_failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    fn flush(&mut self, about: &About) {
         let rows = std::mem::take(&mut self.rows);
-        write_group(file, &rows, about).map_err(|source| self.failed(source))
+        if rows.is_empty() || self.has_failed() {
+            return;
+        }
+        let written = write_group(&mut self.groups, &rows, about)
+            .and_then(|()| self.groups.flush().map_err(ParquetError::from));
+        match written {
+            Ok(()) => self.ends.push(self.groups.bytes_written() as u64),
+            Err(error) => self.failure = Some(error),
+        }
     }
 
-    /// Writes what is left, and gives the file its name.
+    /// Writes what is left, and gives the file its name. After a failure it has the groups that were
+    /// complete before, and says how many events are not in it.
     pub(super) fn finish(mut self, about: &About) -> std::result::Result<(), ObserverError> {
-        self.flush(about)?;
-        let Some(mut file) = self.file.take() else { return Ok(()) };
-        let json = serde_json::to_string(about)
-            .map_err(|error| self.failed(ParquetError::External(error.into())))?;
-        file.append_key_value_metadata(KeyValue::new(KEY.to_owned(), json));
-        let file = file.into_inner().map_err(|source| self.failed(source))?;
-        file.sync_all()
-            .and_then(|()| fs::rename(&self.partial, &self.path))
-            .map_err(|error| self.failed(error.into()))
-    }
-
-    fn failed(&self, source: ParquetError) -> ObserverError {
-        failed(&self.path, source)
+        self.flush(about);
+        let Self { path, mut partial, groups, ends, added, mut failure, .. } = self;
+        let mut complete = groups.flushed_row_groups()[..ends.len() - 1].to_vec();
+        // What it has not written yet goes to the file now, and is cut off below.
+        drop(groups);
+        let events = loop {
+            let events: u64 = complete.iter().map(|group| group.num_rows() as u64).sum();
+            if let Some(error) = failure.take_if(|_| complete.is_empty()) {
+                return Err(failed(&path, system_error(error)));
+            }
+            let lost_events = about.lost_events + (added - events);
+            let about = About { lost_events, ..about.clone() };
+            match close(partial.as_file_mut(), ends[complete.len()], &complete, &about) {
+                Ok(()) => break events,
+                // Without the last group there is room for the end.
+                Err(error) => {
+                    complete.pop();
+                    failure.get_or_insert(error);
+                }
+            }
+        };
+        if let Err(error) = partial.persist(&path) {
+            let why = format!("{}; all of it is in {}", error.error, error.file.path().display());
+            // That it cannot even be kept is not to be expected, and nothing could be done about it.
+            let _ = error.file.keep();
+            return Err(failed(&path, why));
+        }
+        match failure {
+            None => Ok(()),
+            Some(error) => {
+                Err(ObserverError::CutShort { path, events, source: system_error(error) })
+            }
+        }
     }
 }
 
-fn failed(path: &Path, source: ParquetError) -> ObserverError {
-    let source = match source {
-        // What the system said, and no more than that.
+/// Only a file may be replaced by a recording: what else has that name may be a device.
+fn check_target(path: &Path) -> std::result::Result<(), ObserverError> {
+    let kind = match fs::symlink_metadata(path) {
+        Ok(target) => target.file_type(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return match path.file_name() {
+                Some(_) if !path.as_os_str().as_bytes().ends_with(b"/") => Ok(()),
+                _ => Err(failed(path, "that is no name of a file; name one")),
+            };
+        }
+        Err(error) => return Err(failed(path, error)),
+    };
+    Err(failed(
+        path,
+        match () {
+            () if kind.is_file() => return Ok(()),
+            () if kind.is_dir() => "it is a directory; name a file in it",
+            () if kind.is_symlink() => "it is a symbolic link; name the file itself",
+            () => {
+                "it is a device, a pipe or a socket, which a recording would replace; name a file"
+            }
+        },
+    ))
+}
+
+fn begin(partial: &NamedTempFile) -> Result<SerializedFileWriter<File>> {
+    let schema = Arc::new(parse_message_type(COLUMNS)?);
+    // No indexes of pages: they would be kept in memory until the end, and nothing looks for single rows.
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::SNAPPY)
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .set_offset_index_disabled(true)
+        .build();
+    let file = partial.as_file().try_clone()?;
+    let mut writer = SerializedFileWriter::new(file, schema, Arc::new(properties))?;
+    // A disk that is full already is full now, not in an hour.
+    writer.flush()?;
+    Ok(writer)
+}
+
+/// Ends the file after these groups. The writer of the format's library could not: it cannot leave out
+/// a group that found no room.
+fn close(file: &mut File, end: u64, groups: &[RowGroupMetaData], about: &About) -> Result<()> {
+    let json = serde_json::to_string(about).map_err(|e| ParquetError::External(e.into()))?;
+    let schema = SchemaDescriptor::new(Arc::new(parse_message_type(COLUMNS)?));
+    let about = KeyValue::new(KEY.to_owned(), json);
+    let rows = groups.iter().map(RowGroupMetaData::num_rows).sum();
+    let written_by = concat!("holdfast ", env!("CARGO_PKG_VERSION")).to_owned();
+    let metadata =
+        FileMetaData::new(1, rows, Some(written_by), Some(vec![about]), Arc::new(schema), None);
+    let metadata = ParquetMetaData::new(metadata, groups.to_vec());
+    let mut footer = Vec::new();
+    ParquetMetaDataWriter::new(&mut footer, &metadata).finish()?;
+    file.set_len(end)?;
+    file.seek(SeekFrom::Start(end))?;
+    file.write_all(&footer)?;
+    Ok(file.sync_all()?)
+}
+
+fn failed(path: &Path, source: impl Into<BoxedError>) -> ObserverError {
+    let (path, source) = (path.to_owned(), source.into());
+    ObserverError::File { action: "write the recording", path, source }
+}
+
+/// What the system said, and no more than that.
+fn system_error(error: ParquetError) -> BoxedError {
+    match error {
         ParquetError::External(said) => said,
         other => other.into(),
-    };
-    ObserverError::File { action: "write the recording", path: path.to_owned(), source }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        // Of no use to anybody, and the disk may be full.
-        let _ = fs::remove_file(&self.partial);
     }
 }
 
@@ -151,4 +256,158 @@ fn write_group(file: &mut SerializedFileWriter<File>, rows: &[Note], about: &Abo
     }
     group.close()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::process::Command;
+
+    use super::super::read::read;
+    use super::super::tests::recording;
+    use super::*;
+
+    fn message(error: &ObserverError) -> String {
+        let source = std::error::Error::source(error).map_or(String::new(), ToString::to_string);
+        format!("{error}: {source}")
+    }
+
+    fn files(dir: &Path) -> usize {
+        fs::read_dir(dir).unwrap().count()
+    }
+
+    #[test]
+    fn replaces_nothing_but_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let in_dir = |name| dir.path().join(name);
+        fs::write(in_dir("old"), "old").unwrap();
+        symlink(in_dir("old"), in_dir("link")).unwrap();
+        symlink("nowhere", in_dir("dangling")).unwrap();
+        std::os::unix::net::UnixListener::bind(in_dir("socket")).unwrap();
+        for (path, why) in [
+            (PathBuf::from("/dev/null"), "a device"),
+            (in_dir("socket"), "or a socket"),
+            (in_dir("link"), "a symbolic link"),
+            (in_dir("dangling"), "a symbolic link"),
+            (in_dir(""), "a directory"),
+            (in_dir("none/"), "no name of a file"),
+            (in_dir("none/x"), "No such file"),
+            (in_dir("old/x"), "Not a directory"),
+            (PathBuf::new(), "no name of a file"),
+        ] {
+            let error = message(&Writer::create(&path).err().expect("it is refused"));
+            assert!(error.contains(why), "{error}");
+        }
+        assert_eq!(files(dir.path()), 4, "nothing is left");
+        assert!(Writer::create(&in_dir("old")).is_ok());
+        assert_eq!(fs::read(in_dir("old")).unwrap(), b"old", "nothing was recorded");
+    }
+
+    #[test]
+    fn two_recordings_of_one_name_do_not_meet() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.parquet");
+        let mine = dir.path().join("a.parquet.partial");
+        fs::write(&mine, "mine").unwrap();
+        let recording = recording();
+        let mut first = Writer::create(&path).unwrap();
+        let mut second = Writer::create(&path).unwrap();
+        first.add(&recording.notes, &recording.about);
+        second.add(&recording.notes[..1], &recording.about);
+        first.finish(&recording.about).unwrap();
+        assert_eq!(read(&path).unwrap().notes.len(), recording.notes.len());
+        drop(second);
+        assert_eq!(read(&path).unwrap().notes.len(), recording.notes.len());
+        assert_eq!(fs::read(&mine).unwrap(), b"mine");
+        assert_eq!(files(dir.path()), 2);
+        // Others may read it as they may any new file.
+        fs::write(dir.path().join("new"), "").unwrap();
+        let mode = |name| fs::metadata(dir.path().join(name)).unwrap().mode();
+        assert_eq!(mode("a.parquet"), mode("new"));
+    }
+
+    #[test]
+    fn what_cannot_get_its_name_is_kept_under_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.parquet");
+        let recording = recording();
+        let mut writer = Writer::create(&path).unwrap();
+        writer.add(&recording.notes, &recording.about);
+        fs::create_dir(&path).unwrap();
+        let error = message(&writer.finish(&recording.about).unwrap_err());
+        let kept = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
+        let kept = kept.filter(|kept| *kept != path).collect::<Vec<_>>();
+        assert!(kept.len() == 1 && error.contains(kept[0].to_str().unwrap()), "{error} {kept:?}");
+        assert_eq!(read(&kept[0]).unwrap(), recording);
+    }
+
+    const FULL: &str = "HOLDFAST_TEST_FULL_DISK";
+
+    /// Runs a test of this program again where no file may become longer than so many KiB, which is
+    /// what a full disk is like.
+    fn run_with_disk_of(kib: u32, test: &str, path: &Path) {
+        let script = "ulimit -f $(($1 * 2)) && trap '' XFSZ && exec \"$2\" --exact \"$3\"";
+        let output = Command::new("sh")
+            .args(["-c", script, "sh", &kib.to_string()])
+            .arg(std::env::current_exe().unwrap())
+            .arg(format!("recording::write::tests::{test}"))
+            .env(FULL, path)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+
+    #[test]
+    fn a_full_disk_is_a_clear_error() {
+        let recording = recording();
+        let Some(path) = std::env::var_os(FULL).map(PathBuf::from) else {
+            let dir = tempfile::tempdir().unwrap();
+            run_with_disk_of(1, "a_full_disk_is_a_clear_error", &dir.path().join("a"));
+            run_with_disk_of(0, "a_full_disk_is_a_clear_error", &dir.path().join("a"));
+            assert_eq!(files(dir.path()), 0);
+            return;
+        };
+        let finished = Writer::create(&path).and_then(|mut writer| {
+            writer.add(&recording.notes, &recording.about);
+            writer.finish(&recording.about)
+        });
+        let error = message(&finished.unwrap_err());
+        assert!(error.contains("cannot write the recording"), "{error}");
+        assert!(error.contains("File too large"), "{error}");
+    }
+
+    #[test]
+    fn what_was_complete_when_the_disk_became_full_is_kept() {
+        let recording = recording();
+        // Times that cannot be compressed much, as those of a host.
+        let notes = |group: i64| {
+            let mut notes = vec![recording.notes[0]; GROUP];
+            for (i, note) in (0..).zip(&mut notes) {
+                let ns = (group * GROUP as i64 + i) * 7919 % 1_000_000_000;
+                (note.begin_ns, note.end_ns) = (note.begin_ns + ns / 2, note.begin_ns + ns);
+            }
+            notes
+        };
+        let Some(path) = std::env::var_os(FULL).map(PathBuf::from) else {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("a");
+            run_with_disk_of(1500, "what_was_complete_when_the_disk_became_full_is_kept", &path);
+            let kept = read(&path).unwrap();
+            let events = kept.notes.len();
+            assert!(events >= GROUP && events.is_multiple_of(GROUP), "{events}");
+            assert_eq!(kept.notes[..GROUP], notes(0));
+            assert_eq!(kept.about.lost_events % GROUP as u64, 5);
+            assert_eq!(files(dir.path()), 1);
+            return;
+        };
+        let mut writer = Writer::create(&path).unwrap();
+        let full = (0..100).find(|group| {
+            writer.add(&notes(*group), &recording.about);
+            writer.has_failed()
+        });
+        let about = About { lost_events: 5, ..recording.about.clone() };
+        let error = message(&writer.finish(&about).unwrap_err());
+        assert!(full.is_some() && error.contains("File too large"), "{error}");
+        assert!(error.contains("events are in"), "{error}");
+    }
 }
