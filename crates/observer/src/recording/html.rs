@@ -2,6 +2,7 @@
 //! A recording as a page: a table of the VMs, histograms, and a time line of the worst second. One
 //! file that needs no other and no network.
 
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Write as _;
 
 use holdfast_policy::VcpuClass;
@@ -66,18 +67,19 @@ fn table(vms: &[VmSample], seconds: f64, recording: &Recording) -> String {
          <th>of holders/s<th>of next owners/s<th>holders' p99<th>blocked/s<th>waits for locks<th>while \
          a holder is preempted</tr>",
     );
+    let ended: HashSet<u32> =
+        recording.about.vms.iter().filter(|vm| vm.ended).map(|vm| vm.pid).collect();
     for vm in vms {
         let total = vm.total();
         let rate = |n: u64| format!("{:.1}", n as f64 / seconds);
         let share = |s: Option<f64>| s.map_or("-".into(), |s| format!("{:.1} %", s * 100.0));
         let known = |text: String| if vm.is_readable() { text } else { "-".into() };
         let guest = vm.kernel.as_deref().or(vm.unreadable.as_deref()).unwrap_or("");
-        let ended = recording.about.vms.iter().any(|r| r.pid == vm.pid && r.ended);
         let _ = write!(
             text,
             "<tr><td>{}{}<td>{}<td>{}<td>{:.0} %<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
             escape(&vm.label()),
-            if ended { " (ended)" } else { "" },
+            if ended.contains(&vm.pid) { " (ended)" } else { "" },
             escape(guest),
             vm.vcpus.len(),
             total.run_ns as f64 / seconds / 1e7,
@@ -96,18 +98,30 @@ fn table(vms: &[VmSample], seconds: f64, recording: &Recording) -> String {
 /// The VM and the begin of the second in which its Holders, Irqs and Heads were off for longest.
 fn worst_second(notes: &[Note]) -> Option<(u32, i64)> {
     let blocking = |note: &&Note| note.event == Event::Preempted && note.class.is_protected();
-    let mut seconds = std::collections::BTreeMap::<(u32, i64), i64>::new();
+    // Of absences that begin or end in a second, and by how many more than before last for all of it: one
+    // that lasts for hours counts for each of its seconds, and takes no longer than another.
+    let mut seconds = BTreeMap::<(u32, i64), (i64, i64)>::new();
     for note in notes.iter().filter(blocking) {
-        // One that lasts for several counts for each.
-        let mut at = note.begin_ns;
-        while at < note.end_ns {
-            let second = at.div_euclid(SECOND_NS);
-            let until = note.end_ns.min((second + 1) * SECOND_NS);
-            *seconds.entry((note.vm, second)).or_default() += until - at;
-            at = until;
+        let (first, last) =
+            (note.begin_ns.div_euclid(SECOND_NS), note.end_ns.div_euclid(SECOND_NS));
+        let mut add = |second, ns, lasting| {
+            let sums = seconds.entry((note.vm, second)).or_default();
+            *sums = (sums.0 + ns, sums.1 + lasting);
+        };
+        if first == last {
+            add(first, note.end_ns - note.begin_ns, 0);
+        } else {
+            add(first, (first + 1) * SECOND_NS - note.begin_ns, 0);
+            add(first + 1, 0, 1);
+            add(last, note.end_ns - last * SECOND_NS, -1);
         }
     }
-    let ((vm, second), _) = seconds.into_iter().max_by_key(|(_, ns)| *ns)?;
+    let mut lasting = 0;
+    let off_ns = seconds.into_iter().map(|(key, (ns, more))| {
+        lasting += more;
+        (key, ns + lasting * SECOND_NS)
+    });
+    let ((vm, second), _) = off_ns.filter(|(_, ns)| *ns > 0).max_by_key(|(_, ns)| *ns)?;
     Some((vm, second * SECOND_NS))
 }
 
@@ -115,18 +129,15 @@ fn time_line(recording: &Recording, vm: u32, from: i64) -> String {
     const WIDTH: f64 = 960.0;
     const LANE: usize = 26;
     let to = from + SECOND_NS;
-    let notes: Vec<&Note> = recording
-        .notes
-        .iter()
-        .filter(|note| note.vm == vm && note.end_ns >= from && note.begin_ns < to)
-        .collect();
-    let mut vcpus: Vec<u32> = notes.iter().map(|note| note.vcpu).collect();
-    vcpus.sort_unstable();
-    vcpus.dedup();
+    let mut vcpus = BTreeMap::<u32, Lane>::new();
+    let x = |ns: i64| (ns.clamp(from, to) - from) as f64 / SECOND_NS as f64 * WIDTH;
+    let here = |note: &&Note| note.vm == vm && note.end_ns >= from && note.begin_ns < to;
+    for note in recording.notes.iter().filter(here) {
+        vcpus.entry(note.vcpu).or_default().add(note, x(note.begin_ns), x(note.end_ns));
+    }
     let label =
         recording.about.vms.iter().find(|v| v.pid == vm).map_or(String::new(), |v| v.label());
     let height = vcpus.len() * LANE + 24;
-    let x = |ns: i64| (ns.clamp(from, to) - from) as f64 / SECOND_NS as f64 * WIDTH;
     let mut svg = format!(
         "<h2>Worst second of {}</h2><p>{:.3} s into the recording. Each mark under a lane \
          is a moment at which it was found waiting for a lock; a red one, while a holder or next owner was \
@@ -136,37 +147,35 @@ fn time_line(recording: &Recording, vm: u32, from: i64) -> String {
         (from - recording.about.begin_ns) as f64 / 1e9,
         legend(),
     );
-    for (lane, vcpu) in vcpus.iter().enumerate() {
-        let y = lane * LANE;
+    for (number, (vcpu, lane)) in vcpus.iter().enumerate() {
+        let y = number * LANE;
         let _ = write!(
             svg,
             "<text x=\"0\" y=\"{}\">vCPU {vcpu}</text><rect x=\"70\" y=\"{y}\" width=\"{WIDTH}\" \
              height=\"16\" class=\"runs\"/>",
             y + 13
         );
-        for note in notes.iter().filter(|note| note.vcpu == *vcpu) {
-            let (x0, x1) = (x(note.begin_ns), x(note.end_ns));
-            if note.event.is_absence() {
-                let kind = kind(note);
-                let _ = write!(
-                    svg,
-                    "<rect x=\"{:.2}\" y=\"{y}\" width=\"{:.2}\" height=\"16\" class=\"{kind}\">\
-                     <title>{kind}, {}</title></rect>",
-                    70.0 + x0,
-                    (x1 - x0).max(0.3),
-                    time((note.end_ns - note.begin_ns) as u64)
-                );
-            } else if note.event == Event::Sample
-                && matches!(note.class, VcpuClass::Waiter | VcpuClass::Head)
-            {
-                let mark = if note.holder_off || note.head_off { "lost" } else { "waits" };
-                let _ = write!(
-                    svg,
-                    "<rect x=\"{:.2}\" y=\"{}\" width=\"1.5\" height=\"6\" class=\"{mark}\"/>",
-                    70.0 + x0,
-                    y + 17
-                );
-            }
+        for ((.., kind), mark) in &lane.absences {
+            let _ = write!(
+                svg,
+                "<rect x=\"{:.2}\" y=\"{y}\" width=\"{:.2}\" height=\"16\" class=\"{kind}\">\
+                 <title>{kind}, {}{}</title></rect>",
+                70.0 + mark.begin,
+                (mark.end - mark.begin).max(0.3),
+                time(mark.ns),
+                match mark.count {
+                    1 => String::new(),
+                    n => format!(" in {n} times"),
+                }
+            );
+        }
+        for (pixel, mark) in &lane.samples {
+            let _ = write!(
+                svg,
+                "<rect x=\"{}\" y=\"{}\" width=\"1.5\" height=\"6\" class=\"{mark}\"/>",
+                70 + pixel,
+                y + 17
+            );
         }
     }
     for tenth in 0..=10 {
@@ -179,6 +188,43 @@ fn time_line(recording: &Recording, vm: u32, from: i64) -> String {
         );
     }
     svg + "</svg></div>"
+}
+
+/// What is drawn of a vCPU. What begins and ends in the same pixels is one mark: there is no more to see,
+/// and a page of a million marks is not shown by any browser.
+#[derive(Default)]
+struct Lane {
+    /// By first and last pixel, and class of style.
+    absences: BTreeMap<(u32, u32, &'static str), Mark>,
+    /// By pixel, and class of style.
+    samples: BTreeSet<(u32, &'static str)>,
+}
+
+/// One absence or several.
+struct Mark {
+    begin: f64,
+    end: f64,
+    count: u64,
+    ns: u64,
+}
+
+impl Lane {
+    fn add(&mut self, note: &Note, begin: f64, end: f64) {
+        if note.event.is_absence() {
+            let key = (begin as u32, end as u32, kind(note));
+            let none = Mark { begin, end, count: 0, ns: 0 };
+            let mark = self.absences.entry(key).or_insert(none);
+            mark.begin = mark.begin.min(begin);
+            mark.end = mark.end.max(end);
+            mark.count += 1;
+            mark.ns = mark.ns.saturating_add((note.end_ns - note.begin_ns) as u64);
+        } else if note.event == Event::Sample
+            && matches!(note.class, VcpuClass::Waiter | VcpuClass::Head)
+        {
+            let lost = note.holder_off || note.head_off;
+            self.samples.insert((begin as u32, if lost { "lost" } else { "waits" }));
+        }
+    }
 }
 
 /// Class of style of an absence.
@@ -264,6 +310,16 @@ mod tests {
         let (vm, from) = worst_second(&recording.notes).unwrap();
         assert_eq!((vm, from), (7, recording.about.begin_ns));
         assert_eq!(worst_second(&[]), None);
+        // One that lasts for a century, and is worst in the second in which there is another.
+        let mut long = recording.notes[4];
+        long.end_ns += 100 * 365 * 86_400 * SECOND_NS;
+        let mut other = long;
+        other.begin_ns += 5 * SECOND_NS;
+        other.end_ns = other.begin_ns + 1000;
+        let at = other.begin_ns.div_euclid(SECOND_NS) * SECOND_NS;
+        assert_eq!(worst_second(&[long, other]), Some((7, at)));
+        let instant = Note { end_ns: long.begin_ns, ..long };
+        assert_eq!(worst_second(&[instant]), None);
     }
 
     #[test]
@@ -273,5 +329,26 @@ mod tests {
         assert!(page.contains("web &lt;1&gt;") && !page.contains("web <1>"));
         assert!(page.contains("class=\"holder\"><title>holder, 4.0ms"), "{page}");
         assert!(page.contains("class=\"lost\""));
+    }
+
+    #[test]
+    fn a_page_has_no_more_marks_than_pixels() {
+        let mut recording = recording();
+        let (about, first) = (recording.about.clone(), recording.notes[4]);
+        recording.notes = (0..100_000)
+            .map(|i| Note {
+                begin_ns: about.begin_ns + i * 10_000,
+                end_ns: about.begin_ns + i * 10_000 + 5_000,
+                ..first
+            })
+            .collect();
+        recording.notes.extend(recording.notes.clone().iter().map(|note| Note {
+            event: Event::Sample,
+            class: VcpuClass::Waiter,
+            ..*note
+        }));
+        let page = render(&recording);
+        assert!(page.len() < 500_000, "{}", page.len());
+        assert!(page.contains("in 104 times") || page.contains("in 105 times"), "{page}");
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! The messages are the few fields that are used of perfetto's `protos/perfetto/trace/`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 
 use prost::Message;
@@ -78,27 +78,36 @@ const SLICE_END: i32 = 2;
 const INSTANT: i32 = 3;
 const SEQUENCE: u32 = 1;
 
-/// Writes the trace.
+/// Writes the trace, each packet when it is made: all of them together take kilobytes for each event.
 pub(super) fn write(recording: &Recording, out: &mut impl Write) -> io::Result<()> {
-    let mut tracks = Tracks::default();
-    let mut packets = Vec::new();
+    let mut out = Output { out, tracks: HashSet::new(), bytes: Vec::new() };
+    for vm in &recording.about.vms {
+        out.describe(TrackDescriptor {
+            uuid: Some(u64::from(vm.pid)),
+            process: Some(ProcessDescriptor {
+                pid: Some(vm.pid as i32),
+                process_name: Some(vm.label()),
+            }),
+            ..TrackDescriptor::default()
+        })?;
+    }
     let mut notes: Vec<&Note> = recording.notes.iter().collect();
     notes.sort_by_key(|note| (note.begin_ns, note.end_ns));
     let mut ran_until: HashMap<u64, (i64, u32)> = HashMap::new();
     for (flow, note) in (1..).zip(notes) {
-        let track = tracks.of(note.vm, note.vcpu);
+        let track = out.track(note.vm, note.vcpu)?;
         match note.event {
             Event::Preempted | Event::LockHalt | Event::Sleep => {
                 if let Some((since, cpu)) = ran_until.insert(track, (note.end_ns, note.cpu)) {
                     let name = format!("runs on CPU {cpu}");
-                    slice(&mut packets, track, since, note.begin_ns, "run", name);
+                    out.slice(track, since, note.begin_ns, "run", name)?;
                 }
                 let name = match note.event {
                     Event::Preempted => format!("preempted: {}", note.class.name()),
                     Event::LockHalt => "halted in a lock's queue".to_owned(),
                     _ => "idle".to_owned(),
                 };
-                slice(&mut packets, track, note.begin_ns, note.end_ns, note.event.name(), name);
+                out.slice(track, note.begin_ns, note.end_ns, note.event.name(), name)?;
             }
             Event::Waiting => {
                 let count = u64::from(note.siblings.count_ones());
@@ -111,12 +120,12 @@ pub(super) fn write(recording: &Recording, out: &mut impl Write) -> io::Result<(
                     name: Some("siblings_waiting".into()),
                     uint_value: Some(count),
                 }];
-                packets.push(packet(note.end_ns, event));
+                out.event(note.end_ns, event)?;
                 for sibling in waiting {
                     let name = format!("waits; vCPU {} is back", note.vcpu);
-                    let mut event = instant(tracks.of(note.vm, sibling), name);
+                    let mut event = instant(out.track(note.vm, sibling)?, name);
                     event.flow_ids = vec![arrow(sibling)];
-                    packets.push(packet(note.end_ns, event));
+                    out.event(note.end_ns, event)?;
                 }
             }
             Event::Sample => {
@@ -126,63 +135,83 @@ pub(super) fn write(recording: &Recording, out: &mut impl Write) -> io::Result<(
                     _ => "",
                 };
                 let event = instant(track, format!("found: {}{waits}", note.class.name()));
-                packets.push(packet(note.end_ns, event));
+                out.event(note.end_ns, event)?;
             }
         }
     }
-
-    let mut trace = Trace { packet: tracks.descriptors(recording) };
-    trace.packet.append(&mut packets);
-    // A repeated field may be written in pieces.
-    for chunk in trace.packet.chunks(4096) {
-        out.write_all(&Trace { packet: chunk.to_vec() }.encode_to_vec())?;
-    }
-    out.flush()
+    out.out.flush()
 }
 
-/// Numbers of tracks, by VM and vCPU.
-#[derive(Default)]
-struct Tracks(BTreeMap<(u32, u32), u64>);
+/// Where packets go.
+struct Output<'a, W> {
+    out: &'a mut W,
+    /// Those of vCPUs that are described.
+    tracks: HashSet<u64>,
+    /// Of a packet, kept for its room.
+    bytes: Vec<u8>,
+}
 
-impl Tracks {
-    fn of(&mut self, vm: u32, vcpu: u32) -> u64 {
-        *self.0.entry((vm, vcpu)).or_insert_with(|| u64::from(vm) << 32 | u64::from(vcpu) | 1 << 31)
+impl<W: Write> Output<'_, W> {
+    fn packet(&mut self, packet: TracePacket) -> io::Result<()> {
+        self.bytes.clear();
+        // A repeated field may be written in pieces.
+        Trace { packet: vec![packet] }.encode(&mut self.bytes)?;
+        self.out.write_all(&self.bytes)
     }
 
-    fn descriptors(&self, recording: &Recording) -> Vec<TracePacket> {
-        let describe = |descriptor| TracePacket {
+    /// Number of the track of a vCPU, which is described before anything is on it.
+    fn track(&mut self, vm: u32, vcpu: u32) -> io::Result<u64> {
+        let uuid = u64::from(vm) << 32 | u64::from(vcpu) | 1 << 31;
+        if self.tracks.insert(uuid) {
+            self.describe(TrackDescriptor {
+                uuid: Some(uuid),
+                name: Some(format!("vCPU {vcpu}")),
+                parent_uuid: Some(u64::from(vm)),
+                ..TrackDescriptor::default()
+            })?;
+        }
+        Ok(uuid)
+    }
+
+    fn describe(&mut self, descriptor: TrackDescriptor) -> io::Result<()> {
+        self.packet(TracePacket {
             trusted_packet_sequence_id: Some(SEQUENCE),
             track_descriptor: Some(descriptor),
             ..TracePacket::default()
-        };
-        let vms = recording.about.vms.iter().map(|vm| {
-            describe(TrackDescriptor {
-                uuid: Some(u64::from(vm.pid)),
-                process: Some(ProcessDescriptor {
-                    pid: Some(vm.pid as i32),
-                    process_name: Some(vm.label()),
-                }),
-                ..TrackDescriptor::default()
-            })
-        });
-        let vcpus = self.0.iter().map(|((vm, vcpu), uuid)| {
-            describe(TrackDescriptor {
-                uuid: Some(*uuid),
-                name: Some(format!("vCPU {vcpu}")),
-                parent_uuid: Some(u64::from(*vm)),
-                ..TrackDescriptor::default()
-            })
-        });
-        vms.chain(vcpus).collect()
+        })
     }
-}
 
-fn packet(ns: i64, event: TrackEvent) -> TracePacket {
-    TracePacket {
-        timestamp: Some(ns as u64),
-        trusted_packet_sequence_id: Some(SEQUENCE),
-        track_event: Some(event),
-        ..TracePacket::default()
+    fn event(&mut self, ns: i64, event: TrackEvent) -> io::Result<()> {
+        self.packet(TracePacket {
+            timestamp: Some(ns as u64),
+            trusted_packet_sequence_id: Some(SEQUENCE),
+            track_event: Some(event),
+            ..TracePacket::default()
+        })
+    }
+
+    fn slice(
+        &mut self,
+        track: u64,
+        from: i64,
+        to: i64,
+        kind: &str,
+        name: String,
+    ) -> io::Result<()> {
+        if to <= from {
+            return Ok(());
+        }
+        let begin = TrackEvent {
+            kind: Some(SLICE_BEGIN),
+            track_uuid: Some(track),
+            categories: vec![kind.to_owned()],
+            name: Some(name),
+            ..TrackEvent::default()
+        };
+        let end =
+            TrackEvent { kind: Some(SLICE_END), track_uuid: Some(track), ..TrackEvent::default() };
+        self.event(from, begin)?;
+        self.event(to, end)
     }
 }
 
@@ -193,23 +222,6 @@ fn instant(track: u64, name: String) -> TrackEvent {
         name: Some(name),
         ..TrackEvent::default()
     }
-}
-
-fn slice(packets: &mut Vec<TracePacket>, track: u64, from: i64, to: i64, kind: &str, name: String) {
-    if to <= from {
-        return;
-    }
-    let begin = TrackEvent {
-        kind: Some(SLICE_BEGIN),
-        track_uuid: Some(track),
-        categories: vec![kind.to_owned()],
-        name: Some(name),
-        ..TrackEvent::default()
-    };
-    let end =
-        TrackEvent { kind: Some(SLICE_END), track_uuid: Some(track), ..TrackEvent::default() };
-    packets.push(packet(from, begin));
-    packets.push(packet(to, end));
 }
 
 #[cfg(test)]
@@ -239,6 +251,34 @@ mod tests {
         let ended = events.iter().filter(|event| event.kind == Some(SLICE_END)).count();
         assert_eq!(begun, ended);
         assert_eq!(trace.packet.iter().filter(|p| p.track_descriptor.is_some()).count(), 3);
+    }
+
+    /// Counts how it is written, and keeps nothing.
+    #[derive(Default)]
+    struct Pieces {
+        longest: usize,
+        total: usize,
+    }
+
+    impl Write for Pieces {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.longest = self.longest.max(bytes.len());
+            self.total += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn packets_are_written_when_they_are_made() {
+        let mut recording = recording();
+        recording.notes = recording.notes.repeat(1000);
+        let mut pieces = Pieces::default();
+        write(&recording, &mut pieces).unwrap();
+        assert!(pieces.total > 100_000 && pieces.longest < 200, "{}", pieces.longest);
     }
 
     /// The build of Perfetto's user interface in a Python package: it has the trace processor.
