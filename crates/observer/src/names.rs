@@ -3,6 +3,9 @@
 
 use std::fs;
 
+/// Longest name that is shown.
+pub(crate) const NAME_CHARS: usize = 64;
+
 /// Name of the VM whose VMM is this process, where it has one.
 pub(crate) fn vm_name(pid: u32) -> Option<String> {
     let cmdline = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -18,7 +21,7 @@ pub(crate) fn vm_name(pid: u32) -> Option<String> {
 /// Name of the program (`/proc/PID/comm`).
 pub(crate) fn vmm(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm"))
-        .map_or_else(|_| "(ended)".into(), |comm| printable(comm.trim()))
+        .map_or_else(|_| "(ended)".into(), |comm| printable(comm.trim(), NAME_CHARS))
 }
 
 fn from_cmdline(args: &[String]) -> Option<String> {
@@ -45,7 +48,7 @@ fn from_cmdline(args: &[String]) -> Option<String> {
         let file = socket.split(',').next()?.rsplit('/').next()?;
         Some(file.rsplit_once('.').map_or(file, |(stem, _)| stem).to_owned())
     });
-    found.map(|name| printable(&name)).filter(|name| !name.is_empty())
+    found.map(|name| printable(&name, NAME_CHARS)).filter(|name| !name.is_empty())
 }
 
 /// systemd-machined, which libvirt registers its VMs with: machine-qemu\x2d1\x2dNAME.scope.
@@ -55,12 +58,41 @@ fn from_cgroup(text: &str) -> Option<String> {
         .flat_map(|line| line.split('/'))
         .find_map(|part| part.strip_prefix("machine-"))?;
     let name = scope.split(".scope").next()?.replace("\\x2d", "-");
-    Some(printable(&name)).filter(|name| !name.is_empty())
+    Some(printable(&name, NAME_CHARS)).filter(|name| !name.is_empty())
 }
 
-/// Names come from other programs: nothing in them may steer a terminal.
-fn printable(name: &str) -> String {
-    name.chars().map(|c| if c.is_control() { '?' } else { c }).take(64).collect()
+/// Text of other programs, of guests and in files: nothing in it may steer a terminal, reorder a line
+/// or fill the screen.
+pub(crate) fn printable(text: &str, max_chars: usize) -> String {
+    text.chars().map(|c| if steers(c) { '?' } else { c }).take(max_chars).collect()
+}
+
+/// Controls, separators of lines, and what Unicode calls format characters (Cf): those that reverse the
+/// direction of what follows are among them.
+fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{ad}'
+                | '\u{600}'..='\u{605}'
+                | '\u{61c}'
+                | '\u{6dd}'
+                | '\u{70f}'
+                | '\u{890}'..='\u{891}'
+                | '\u{8e2}'
+                | '\u{180e}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{110bd}'
+                | '\u{110cd}'
+                | '\u{13430}'..='\u{1343f}'
+                | '\u{1bca0}'..='\u{1bca3}'
+                | '\u{1d173}'..='\u{1d17a}'
+                | '\u{e0000}'..='\u{e007f}'
+        )
 }
 
 #[cfg(test)]
@@ -98,6 +130,11 @@ mod tests {
 
     #[test]
     fn a_name_cannot_steer_a_terminal() {
-        assert_eq!(printable("a\u{1b}[2Jb"), "a?[2Jb");
+        assert_eq!(printable("a\u{1b}[2Jb\n\u{9b}", 64), "a?[2Jb??");
+        for c in "\u{202a}\u{202e}\u{2066}\u{2069}\u{200f}\u{2028}\u{feff}\u{ad}".chars() {
+            assert_eq!(printable(&format!("a{c}b"), 64), "a?b", "{c:?}");
+        }
+        assert_eq!(printable("wéb 7 \u{4e2d}", 64), "wéb 7 \u{4e2d}");
+        assert_eq!(printable(&"a".repeat(1000), 64).len(), 64);
     }
 }

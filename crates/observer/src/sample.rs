@@ -237,12 +237,12 @@ impl ByClass {
             .into_iter()
             .filter(|class| class.is_protected())
             .map(|class| self[class])
-            .sum()
+            .fold(0, u64::saturating_add)
     }
 
     /// Of all classes.
     pub fn total(&self) -> u64 {
-        self.0.iter().sum()
+        self.0.iter().copied().fold(0, u64::saturating_add)
     }
 }
 

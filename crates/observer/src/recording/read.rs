@@ -1,50 +1,164 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Reads recordings. They may come from anywhere: what is not as it should be is an error.
 
+use std::collections::HashSet;
 use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::Arc;
 
 use holdfast_policy::VcpuClass;
+use parquet::basic::Repetition;
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Row, RowAccessor};
+use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::Type;
 
-use super::schema::{KEY, SCHEMA};
+use super::schema::{COLUMNS, KEY, SCHEMA};
 use super::{About, Event, Note, Recording};
 use crate::error::ObserverError;
+use crate::names::{NAME_CHARS, printable};
+
+/// No recording ends later: in the year 2116. What is computed of times below it does not overflow.
+const LATEST_NS: i64 = i64::MAX / 2;
+
+/// What may be before the begin and after the end of a recording: an absence may have begun before, and
+/// clocks are set.
+const SLACK_NS: i64 = 3600 * 1_000_000_000;
+
+/// Each takes some kilobytes of counters.
+const MAX_VCPUS: usize = 100_000;
+
+/// Longest text that is shown: why a guest cannot be read is a sentence or two.
+const TEXT_CHARS: usize = 256;
 
 pub(super) fn read(path: &Path) -> Result<Recording, ObserverError> {
-    let not_one = |why: String| ObserverError::NotARecording { path: path.to_owned(), why };
-    let file = File::open(path).map_err(|source| ObserverError::File {
+    let failed = |source: std::io::Error| ObserverError::File {
         action: "open",
         path: path.to_owned(),
         source: source.into(),
-    })?;
-    let reader = SerializedFileReader::new(file).map_err(|error| not_one(error.to_string()))?;
-    let metadata = reader.metadata().file_metadata();
-    let about = metadata
-        .key_value_metadata()
-        .and_then(|pairs| pairs.iter().find(|pair| pair.key == KEY))
-        .and_then(|pair| pair.value.as_deref())
-        .ok_or_else(|| not_one(format!("it has no metadata `{KEY}`")))?;
-    let about: About = serde_json::from_str(about).map_err(|error| not_one(error.to_string()))?;
-    if about.schema != SCHEMA {
-        return Err(not_one(format!("it is of schema {:?}, not {SCHEMA:?}", about.schema)));
+    };
+    let file = File::open(path).map_err(failed)?;
+    let bytes = file.metadata().map_err(failed)?.len();
+    // The library of the format panics where some files are broken.
+    catch_unwind(AssertUnwindSafe(|| decode(file, bytes)))
+        .unwrap_or_else(|_| Err("it is broken".into()))
+        .map_err(|why| ObserverError::NotARecording {
+            path: path.to_owned(),
+            why: printable(&why, TEXT_CHARS),
+        })
+}
+
+fn decode(file: File, bytes: u64) -> Result<Recording, String> {
+    let reader = SerializedFileReader::new(file).map_err(text)?;
+    let projection = check_layout(reader.metadata(), bytes)?;
+    let about = about(reader.metadata())?;
+    let vms: HashSet<u32> = about.vms.iter().map(|vm| vm.pid).collect();
+    if vms.len() < about.vms.len() {
+        return Err("it has two VMs of one process".into());
     }
-    let rows = reader.get_row_iter(None).map_err(|error| not_one(error.to_string()))?;
-    let notes = rows
-        .map(|row| note(&row?).map_err(parquet::errors::ParquetError::General))
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| not_one(error.to_string()))?;
+    let mut vcpus = HashSet::new();
+    let mut notes = Vec::new();
+    for row in reader.get_row_iter(Some(projection)).map_err(text)? {
+        let note = note(&row.map_err(text)?)?;
+        let from = (about.begin_ns - SLACK_NS).max(0);
+        if !(from <= note.begin_ns
+            && note.begin_ns <= note.end_ns
+            && note.end_ns <= about.end_ns + SLACK_NS)
+        {
+            return Err(format!(
+                "event {} is from {} to {} ns, and the recording from {} to {} ns",
+                notes.len(),
+                note.begin_ns,
+                note.end_ns,
+                about.begin_ns,
+                about.end_ns
+            ));
+        }
+        if !vms.contains(&note.vm) {
+            return Err(format!("event {} is of an unknown VM, pid {}", notes.len(), note.vm));
+        }
+        if vcpus.insert((note.vm, note.vcpu)) && vcpus.len() > MAX_VCPUS {
+            return Err(format!("it has more than {MAX_VCPUS} vCPUs"));
+        }
+        notes.push(note);
+    }
     Ok(Recording { about, notes })
 }
 
+/// Are the columns those of a recording, is all of them in the file, and can the file have as many rows
+/// as it says? Returns the columns that are to be read.
+fn check_layout(metadata: &ParquetMetaData, bytes: u64) -> Result<Type, String> {
+    let root = metadata.file_metadata().schema();
+    let columns = parse_message_type(COLUMNS).map_err(text)?;
+    let same = |column: &Type, expected: &Type| {
+        let (is, should) = (column.get_basic_info(), expected.get_basic_info());
+        column.is_primitive()
+            && column.name() == expected.name()
+            && column.get_physical_type() == expected.get_physical_type()
+            && is.converted_type() == should.converted_type()
+            && is.repetition() == Repetition::REQUIRED
+    };
+    let (is, should) = (root.get_fields(), columns.get_fields());
+    if is.len() != should.len() || !is.iter().zip(should).all(|(is, should)| same(is, should)) {
+        return Err(format!("its columns are not those of {SCHEMA:?}"));
+    }
+    let within = |column: &ColumnChunkMetaData| {
+        let offset = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
+        let end = offset.checked_add(column.compressed_size());
+        offset >= 0 && end.is_some_and(|end| end >= offset && end as u64 <= bytes)
+    };
+    let mut rows = 0u64;
+    for group in metadata.row_groups() {
+        if group.num_rows() < 0 || !group.columns().iter().all(within) {
+            return Err("it is broken: some of it is not in the file".into());
+        }
+        rows = rows.saturating_add(group.num_rows() as u64);
+    }
+    // Each has a time of its own, which takes more than a byte: equal ones that take none could fill any memory.
+    if rows > bytes {
+        return Err(format!("it cannot have {rows} events in {bytes} bytes"));
+    }
+    // Names of VMs are in the metadata, too, and there only once.
+    let fields = is.iter().filter(|column| column.name() != "vm").map(Arc::clone).collect();
+    Type::group_type_builder(root.name()).with_fields(fields).build().map_err(text)
+}
+
+fn about(metadata: &ParquetMetaData) -> Result<About, String> {
+    let json = metadata
+        .file_metadata()
+        .key_value_metadata()
+        .and_then(|pairs| pairs.iter().find(|pair| pair.key == KEY))
+        .and_then(|pair| pair.value.as_deref())
+        .ok_or_else(|| format!("it has no metadata `{KEY}`"))?;
+    let mut about: About = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    if about.schema != SCHEMA {
+        return Err(format!("it is of schema {:?}, not {SCHEMA:?}", about.schema));
+    }
+    let (begin_ns, end_ns) = (about.begin_ns, about.end_ns);
+    if !(0 <= begin_ns && begin_ns <= end_ns && end_ns <= LATEST_NS) {
+        return Err(format!("it cannot be from {begin_ns} to {end_ns} ns"));
+    }
+    let shorten = |text: &mut String, chars| *text = printable(text, chars);
+    shorten(&mut about.host, TEXT_CHARS);
+    shorten(&mut about.kernel, TEXT_CHARS);
+    for vm in &mut about.vms {
+        vm.name.iter_mut().for_each(|text| shorten(text, NAME_CHARS));
+        vm.kernel.iter_mut().for_each(|text| shorten(text, TEXT_CHARS));
+        vm.unreadable.iter_mut().for_each(|text| shorten(text, TEXT_CHARS));
+    }
+    Ok(about)
+}
+
+/// A row of the columns without `vm`.
 fn note(row: &Row) -> Result<Note, String> {
-    let error = |error: parquet::errors::ParquetError| error.to_string();
-    let text = |column| row.get_string(column).map_err(error);
-    let long = |column| row.get_long(column).map_err(error);
-    let number = |column| row.get_int(column).map(|n| n as u32).map_err(error);
-    let event = text(2)?;
-    let class = text(7)?;
+    let string = |column| row.get_string(column).map_err(text);
+    let long = |column| row.get_long(column).map_err(text);
+    let number = |column| row.get_int(column).map(|n| n as u32).map_err(text);
+    let event = string(2)?;
+    let class = string(6)?;
     Ok(Note {
         begin_ns: long(0)?,
         end_ns: long(1)?,
@@ -53,17 +167,21 @@ fn note(row: &Row) -> Result<Note, String> {
             .find(|known| known.name() == event)
             .ok_or_else(|| format!("event {event:?} is not known"))?,
         vm: number(3)?,
-        tid: number(5)?,
-        vcpu: number(6)?,
+        tid: number(4)?,
+        vcpu: number(5)?,
         class: *VcpuClass::ALL
             .iter()
             .find(|known| known.name() == class)
             .ok_or_else(|| format!("class {class:?} is not known"))?,
-        cpu: number(8)?,
-        siblings: long(9)? as u64,
-        holder_off: row.get_bool(10).map_err(error)?,
-        head_off: row.get_bool(11).map_err(error)?,
+        cpu: number(7)?,
+        siblings: long(8)? as u64,
+        holder_off: row.get_bool(9).map_err(text)?,
+        head_off: row.get_bool(10).map_err(text)?,
     })
+}
+
+fn text(error: ParquetError) -> String {
+    error.to_string()
 }
 
 #[cfg(test)]
@@ -123,5 +241,145 @@ mod tests {
         let error = read(&path).unwrap_err().to_string();
         assert!(error.contains("no recording of `holdfast record`"), "{error}");
         assert!(matches!(read(&dir.path().join("none")), Err(ObserverError::File { .. })));
+    }
+
+    /// Writes it as it is, however wrong, and reads it.
+    fn reread(recording: &Recording) -> Result<Recording, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.parquet");
+        let mut writer = Writer::create(&path).unwrap();
+        writer.add(&recording.notes, &recording.about);
+        writer.finish(&recording.about).unwrap();
+        read(&path).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn impossible_times_are_refused() {
+        const MAX: i64 = i64::MAX;
+        let begin = recording().about.begin_ns;
+        for (from, to) in [
+            (0, begin),
+            (MAX - 5, MAX),
+            (-MAX, MAX),
+            (i64::MIN, i64::MIN),
+            (begin + 2, begin + 1),
+            (begin, begin + 2 * SLACK_NS),
+            (begin - 2 * SLACK_NS, begin),
+        ] {
+            let mut bad = recording();
+            (bad.notes[4].begin_ns, bad.notes[4].end_ns) = (from, to);
+            let error = reread(&bad).unwrap_err();
+            assert!(error.contains("event 4 is from"), "{error}");
+            let mut bad = recording();
+            (bad.about.begin_ns, bad.about.end_ns) = (from, to);
+            assert!(reread(&bad).is_err() || (0 <= from && from <= to), "{from} {to}");
+        }
+        let mut early = recording();
+        early.notes[0].begin_ns -= 2_000_000_000;
+        assert_eq!(reread(&early).unwrap(), early, "it was away before the recording began");
+    }
+
+    #[test]
+    fn more_events_than_bytes_are_refused() {
+        let mut bomb = recording();
+        bomb.notes = vec![bomb.notes[0]; 20_000];
+        let error = reread(&bomb).unwrap_err();
+        assert!(error.contains("cannot have 20000 events"), "{error}");
+    }
+
+    #[test]
+    fn events_of_no_vm_and_two_vms_of_one_process_are_refused() {
+        let mut bad = recording();
+        bad.notes[2].vm = 9;
+        assert!(reread(&bad).unwrap_err().contains("event 2 is of an unknown VM, pid 9"));
+        let mut bad = recording();
+        bad.about.vms.push(bad.about.vms[0].clone());
+        assert!(reread(&bad).unwrap_err().contains("two VMs of one process"));
+    }
+
+    #[test]
+    fn text_of_a_recording_cannot_steer_a_terminal() {
+        let bad = "\u{1b}[31mRED\u{202e}\u{7}\n".to_owned() + &"x".repeat(100_000);
+        let mut steering = recording();
+        let about = &mut steering.about;
+        (about.host, about.kernel) = (bad.clone(), bad.clone());
+        let vm = &mut about.vms[0];
+        vm.name = Some(bad.clone());
+        (vm.kernel, vm.unreadable) = (Some(bad.clone()), Some(bad.clone()));
+        let About { host, kernel, vms, .. } = reread(&steering).unwrap().about;
+        let vm = vms[0].clone();
+        let texts = [Some(host), Some(kernel), vm.name, vm.kernel, vm.unreadable];
+        for text in texts.map(Option::unwrap) {
+            assert!(text.starts_with("?[31mRED???x") && text.len() <= 256, "{text}");
+        }
+        steering.about.schema = bad;
+        let error = reread(&steering).unwrap_err();
+        assert!(!error.contains(|c: char| c.is_control() || c == '\u{202e}'), "{error}");
+        assert!(error.len() < 1000, "{error}");
+    }
+
+    #[test]
+    fn other_columns_are_refused() {
+        use parquet::file::metadata::KeyValue;
+        use parquet::file::writer::SerializedFileWriter;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.parquet");
+        let first_three = COLUMNS.lines().take(5).collect::<Vec<_>>().join("\n") + "}";
+        for columns in [
+            first_three,
+            COLUMNS.replace("required int64 end_ns", "optional int64 end_ns"),
+            COLUMNS.replace("required int64 end_ns", "required int32 end_ns"),
+            COLUMNS.replace("required int64 end_ns", "repeated int64 end_ns"),
+            COLUMNS
+                .replace("int64 end_ns", "group end_ns { required int64 a; }")
+                .replace("};", "}"),
+        ] {
+            let schema = Arc::new(parse_message_type(&columns).unwrap());
+            let file = File::create(&path).unwrap();
+            let mut writer = SerializedFileWriter::new(file, schema, Arc::default()).unwrap();
+            let json = serde_json::to_string(&recording().about).unwrap();
+            writer.append_key_value_metadata(KeyValue::new(KEY.to_owned(), json));
+            writer.close().unwrap();
+            let error = read(&path).unwrap_err().to_string();
+            assert!(error.contains("its columns are not those"), "{columns} {error}");
+        }
+    }
+
+    /// Whatever is wrong with a file, reading it ends soon, and what is read can be shown.
+    #[test]
+    fn broken_files_neither_panic_nor_hang() {
+        use std::time::{Duration, Instant};
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.parquet");
+        let good = recording();
+        let mut writer = Writer::create(&path).unwrap();
+        writer.add(&good.notes, &good.about);
+        writer.finish(&good.about).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        let (mut read_anyway, mut refused) = (0, 0);
+        let mut check = |broken: &[u8], what: &str| {
+            std::fs::write(&path, broken).unwrap();
+            let start = Instant::now();
+            match read(&path) {
+                Ok(recording) => {
+                    recording.summary();
+                    super::super::html::render(&recording);
+                    super::super::perfetto::write(&recording, &mut std::io::sink()).unwrap();
+                    read_anyway += 1;
+                }
+                Err(_) => refused += 1,
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "{what}: {:?}", start.elapsed());
+        };
+        for at in 0..bytes.len() {
+            let flip = [1 << (at % 8), 0x80, 0xff][at % 3];
+            let mut broken = bytes.clone();
+            broken[at] ^= flip;
+            check(&broken, &format!("byte {at} of {} with {flip:#x}", bytes.len()));
+        }
+        for len in (0..bytes.len()).step_by(37) {
+            check(&bytes[..len], &format!("the first {len} bytes"));
+        }
+        assert!(read_anyway > 0 && refused > 0, "{read_anyway} {refused}");
     }
 }

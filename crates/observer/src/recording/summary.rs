@@ -40,7 +40,7 @@ impl Recording {
         });
         let mut sample = Sample {
             t_ns: self.about.end_ns as u64,
-            interval_ns: (self.about.end_ns - self.about.begin_ns).max(0) as u64,
+            interval_ns: self.about.end_ns.saturating_sub(self.about.begin_ns).max(0) as u64,
             lost_events: self.about.lost_events,
             vms: vms.collect(),
         };
@@ -52,25 +52,27 @@ impl Recording {
 fn running_ns(spans: &[(i64, i64)]) -> u64 {
     let first = spans.iter().map(|span| span.0).min().unwrap_or(0);
     let last = spans.iter().map(|span| span.1).max().unwrap_or(0);
-    let off: i64 = spans.iter().map(|(begin, end)| end - begin).sum();
-    (last - first - off).max(0) as u64
+    // Those of one vCPU cannot overlap; in a file from elsewhere they may, and their sum has no limit.
+    let off = spans.iter().map(|(begin, end)| end - begin).fold(0, i64::saturating_add);
+    (last - first).saturating_sub(off).max(0) as u64
 }
 
 fn count(c: &mut Counters, note: &Note) {
     let ns = (note.end_ns - note.begin_ns).max(0);
+    let add = |sum: &mut u64| *sum = sum.saturating_add(ns as u64);
     let class = note.class as usize;
     match note.event {
         Event::Preempted => {
             c.preemptions.0[class] += 1;
-            c.offcpu_ns.0[class] += ns as u64;
+            add(&mut c.offcpu_ns.0[class]);
             c.offcpu_over_cap.0[class] += u64::from(ns > LONG_NS);
             c.offcpu_hist.0[class].add_ns(ns as u64);
             // Wakeups that had to wait for a CPU are not recorded: this is a lower bound.
-            c.steal_ns += ns as u64;
+            add(&mut c.steal_ns);
         }
         Event::LockHalt => {
             c.lock_halts += 1;
-            c.lock_halt_ns += ns as u64;
+            add(&mut c.lock_halt_ns);
         }
         Event::Waiting => {
             c.resumed += 1;
@@ -106,5 +108,18 @@ mod tests {
         assert_eq!((cost.waiting, cost.holder_preempted), (0.5, 0.5));
         // vCPU 0: from 0 to 14 ms, off for 1 and 4 of them.
         assert_eq!(vm.vcpus[0].counters.run_ns, 9_000_000);
+    }
+
+    #[test]
+    fn sums_of_overlapping_absences_have_a_limit() {
+        let mut recording = recording();
+        let mut long = recording.notes[4];
+        (long.begin_ns, long.end_ns) = (0, i64::MAX / 2);
+        recording.notes = vec![long; 8];
+        recording.notes[7].class = VcpuClass::Head;
+        let vm = &recording.summary().vms[0];
+        assert_eq!(vm.total().steal_ns, u64::MAX);
+        assert_eq!(vm.total().blocking_ns(), u64::MAX);
+        assert_eq!(vm.total().run_ns, 0);
     }
 }
