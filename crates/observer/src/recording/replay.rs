@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `holdfast replay`.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{html, perfetto, read};
 use crate::error::ObserverError;
+use crate::output::show;
 use crate::report::Report;
 use crate::serve::Tagged;
 
@@ -29,6 +31,7 @@ pub struct Replay {
 impl Replay {
     /// Prints what was recorded, and writes what was asked for.
     pub fn run(&self) -> Result<(), ObserverError> {
+        self.check_outputs()?;
         let recording = read::read(&self.path)?;
         if let Some(path) = &self.perfetto {
             write_file(path, "write the trace", |out| perfetto::write(&recording, out))?;
@@ -53,10 +56,42 @@ impl Replay {
             Ok(report.table(&sample))
         };
         let written = |source| ObserverError::Io { action: "write the report", source };
-        match io::stdout().write_all(text.map_err(written)?.as_bytes()) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            other => other.map_err(written),
+        show(&mut io::stdout(), &text.map_err(written)?).map(|_| ())
+    }
+
+    /// Nothing is to be written over the recording, nor one output over another.
+    fn check_outputs(&self) -> Result<(), ObserverError> {
+        let (html, perfetto) = (self.html.as_deref(), self.perfetto.as_deref());
+        for (action, output, other, what) in [
+            ("write the report", html, Some(self.path.as_path()), "the recording"),
+            ("write the trace", perfetto, Some(self.path.as_path()), "the recording"),
+            ("write the trace", perfetto, html, "the report, too"),
+        ] {
+            let (Some(output), Some(other)) = (output, other) else { continue };
+            if is_same_file(output, other) {
+                return Err(ObserverError::File {
+                    action,
+                    path: output.to_owned(),
+                    source: format!("that is {what}; name another file").into(),
+                });
+            }
         }
+        Ok(())
+    }
+}
+
+/// Do both names mean one file, or would they once it is there? Devices may be written to twice.
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    match (fs::metadata(a), fs::metadata(b)) {
+        (Ok(a), Ok(b)) => a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        (Err(_), Err(_)) => {
+            let whole = |path: &Path| {
+                let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+                Some(dir.unwrap_or(Path::new(".")).canonicalize().ok()?.join(path.file_name()?))
+            };
+            whole(a).is_some_and(|a| whole(b) == Some(a))
+        }
+        _ => false,
     }
 }
 
@@ -72,4 +107,46 @@ fn write_file(
     };
     let mut out = BufWriter::new(File::create(path).map_err(failed)?);
     write(&mut out).and_then(|()| out.flush()).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::recording;
+    use super::super::write::Writer;
+    use super::*;
+
+    #[test]
+    fn nothing_is_written_over_the_recording_or_another_output() {
+        let dir = tempfile::tempdir().unwrap();
+        let in_dir = |name: &str| dir.path().join(name);
+        let recording = recording();
+        let mut writer = Writer::create(&in_dir("a")).unwrap();
+        writer.add(&recording.notes, &recording.about);
+        writer.finish(&recording.about).unwrap();
+        fs::hard_link(in_dir("a"), in_dir("hard")).unwrap();
+        std::os::unix::fs::symlink("a", in_dir("soft")).unwrap();
+        let replay = |html: Option<&str>, perfetto: Option<&str>| Replay {
+            path: in_dir("a"),
+            json: false,
+            vcpus: false,
+            html: html.map(in_dir),
+            perfetto: perfetto.map(in_dir),
+        };
+        let again = format!("../{}/new", dir.path().file_name().unwrap().to_str().unwrap());
+        for (html, perfetto) in [
+            (Some("a"), None),
+            (Some("hard"), None),
+            (None, Some("soft")),
+            (Some("new"), Some("new")),
+            (Some("new"), Some("./new")),
+            (Some("new"), Some(again.as_str())),
+        ] {
+            let error = replay(html, perfetto).run().unwrap_err();
+            let source = std::error::Error::source(&error).unwrap().to_string();
+            assert!(source.contains("name another file"), "{error}: {source}");
+        }
+        assert!(!in_dir("new").exists() && read::read(&in_dir("a")).unwrap() == recording);
+        replay(Some("new"), Some("other")).check_outputs().unwrap();
+        replay(Some("/dev/null"), Some("/dev/null")).check_outputs().unwrap();
+    }
 }
