@@ -22,6 +22,10 @@ pub(crate) struct Args {
     #[arg(long, short = 'v')]
     vcpus: bool,
 
+    /// Print histograms of how long preempted lock holders stayed off the CPU.
+    #[arg(long, short = 'H')]
+    histogram: bool,
+
     /// Write a trace for ui.perfetto.dev: vCPUs, preempted holders and waiting siblings over time.
     #[arg(long, value_name = "FILE")]
     perfetto: Option<PathBuf>,
@@ -36,6 +40,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         path: args.file.clone(),
         json: args.json,
         vcpus: args.vcpus,
+        histogram: args.histogram,
         perfetto: args.perfetto.clone(),
         html: args.html.clone(),
     };

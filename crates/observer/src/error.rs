@@ -78,7 +78,7 @@ pub enum ObserverError {
         source: BoxedError,
     },
     /// A file is not what it is taken for.
-    #[error("{} is no recording of `holdfast record`: {why}", path.display())]
+    #[error("{} is no recording of `holdfast record`, or not all of one: {why}", path.display())]
     NotARecording {
         /// Which file.
         path: PathBuf,

@@ -15,6 +15,11 @@ pub(crate) fn show(out: &mut impl Write, text: &str) -> Result<bool, ObserverErr
     }
 }
 
+/// So many of something.
+pub(crate) fn count(n: u64, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::OpenOptions;

@@ -155,7 +155,7 @@ fn row(label: &str, c: &Counters, readable: bool, seconds: f64) -> String {
 }
 
 /// A moment in 20 characters.
-fn when(t_ns: u64) -> String {
+pub(crate) fn when(t_ns: u64) -> String {
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_nanos(t_ns)).to_string()
 }
 

@@ -9,6 +9,8 @@ use holdfast_policy::VcpuClass;
 
 use super::{Event, Note, Recording};
 use crate::histogram::{Histogram, time};
+use crate::output::count;
+use crate::report::when;
 use crate::sample::VmSample;
 
 const STYLE: &str = include_str!("report.css");
@@ -25,15 +27,13 @@ pub(super) fn render(recording: &Recording) -> String {
         page,
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" \
          content=\"width=device-width\"><title>Holdfast recording</title><style>{STYLE}</style>\
-         <h1>What preempted lock holders cost</h1><p class=\"about\">{} (Linux {}), {}, {}, \
+         <h1>What preempted lock holders cost</h1><p class=\"about\">{}, {} (Linux {}), {}, {}, \
          {} events{}</p>",
+        when(about.begin_ns as u64),
         escape(host),
         escape(&about.kernel),
         time(sample.interval_ns),
-        match about.vms.len() {
-            1 => "1 VM".to_owned(),
-            n => format!("{n} VMs"),
-        },
+        count(about.vms.len() as u64, "VM"),
         recording.notes.len(),
         match about.lost_events {
             0 => String::new(),
@@ -63,36 +63,39 @@ pub(super) fn render(recording: &Recording) -> String {
 
 fn table(vms: &[VmSample], seconds: f64, recording: &Recording) -> String {
     let mut text = String::from(
-        "<h2>VMs</h2><div class=\"wide\"><table><tr><th>VM<th>guest kernel<th>vCPUs<th>CPU<th>preemptions/s\
-         <th>of holders/s<th>of next owners/s<th>holders' p99<th>blocked/s<th>waits for locks<th>while \
-         a holder is preempted</tr>",
+        "<h2>VMs</h2><div class=\"wide\"><table><tr><th>VM, guest kernel<th>CPU%<th>LHP%<th>WAIT%<th>PREEMP/s\
+         <th>HOLDER/s<th>HEAD/s<th>p99<th>LOST/s<th>vCPUs</tr>",
     );
     let ended: HashSet<u32> =
         recording.about.vms.iter().filter(|vm| vm.ended).map(|vm| vm.pid).collect();
     for vm in vms {
         let total = vm.total();
         let rate = |n: u64| format!("{:.1}", n as f64 / seconds);
-        let share = |s: Option<f64>| s.map_or("-".into(), |s| format!("{:.1} %", s * 100.0));
+        let share = |s: Option<f64>| s.map_or("-".into(), |s| format!("{:.1}", s * 100.0));
         let known = |text: String| if vm.is_readable() { text } else { "-".into() };
         let guest = vm.kernel.as_deref().or(vm.unreadable.as_deref()).unwrap_or("");
         let _ = write!(
             text,
-            "<tr><td>{}{}<td>{}<td>{}<td>{:.0} %<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
+            "<tr><td>{}{}<br><small>{}</small><td>{:.0}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
             escape(&vm.label()),
             if ended.contains(&vm.pid) { " (ended)" } else { "" },
             escape(guest),
-            vm.vcpus.len(),
             total.run_ns as f64 / seconds / 1e7,
+            share(total.cost().map(|cost| cost.holder_preempted + cost.head_preempted)),
+            share(total.cost().map(|cost| cost.waiting)),
             rate(total.preemptions.total()),
             known(rate(total.preemptions[VcpuClass::Holder])),
             known(rate(total.preemptions[VcpuClass::Head])),
             escape(&total.offcpu_hist[VcpuClass::Holder].quantile(0.99)),
             known(time((total.blocking_ns() as f64 / seconds) as u64)),
-            share(total.cost().map(|cost| cost.waiting)),
-            share(total.cost().map(|cost| cost.holder_preempted + cost.head_preempted)),
+            vm.vcpus.len(),
         );
     }
-    text + "</table></div>"
+    text + "</table></div><p class=\"legend\">Columns as in <code>holdfast report</code>. CPU%: of one CPU. LHP%: of its CPU time, \
+            spent waiting for locks while a lock holder or next owner of the VM was preempted; an upper bound of what better \
+            scheduling wins back. WAIT%: waiting for locks, whatever the cause. PREEMP, HOLDER, HEAD: preemptions, those of lock \
+            holders, those of next owners. p99: 99 % of preempted holders were back within. LOST: time that vCPUs which held a \
+            lock, served an interrupt or were next in line were kept off the CPU.</p>"
 }
 
 /// The VM and the begin of the second in which its Holders, Irqs and Heads were off for longest.

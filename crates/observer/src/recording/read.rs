@@ -113,7 +113,7 @@ fn check_layout(metadata: &ParquetMetaData, bytes: u64) -> Result<Type, String> 
     let mut rows = 0u64;
     for group in metadata.row_groups() {
         if group.num_rows() < 0 || !group.columns().iter().all(within) {
-            return Err("it is broken: some of it is not in the file".into());
+            return Err("it is broken or not complete: some of it is not in the file".into());
         }
         rows = rows.saturating_add(group.num_rows() as u64);
     }

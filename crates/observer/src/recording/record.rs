@@ -15,7 +15,7 @@ use super::{About, Event, Note, RecordedVm};
 use crate::error::ObserverError;
 use crate::host::{monotonic_ns, realtime_ns};
 use crate::observer::{Observer, Options, Storage};
-use crate::output::show;
+use crate::output::{count, show};
 use crate::skel::types::hf_note;
 use crate::stop;
 
@@ -50,7 +50,7 @@ pub struct Recorded {
 
 impl fmt::Display for Recorded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} events of {} VMs", self.events, self.vms)?;
+        write!(f, "{} of {}", count(self.events, "event"), count(self.vms as u64, "VM"))?;
         match self.lost_events {
             0 => Ok(()),
             n => write!(f, "; {n} events are missing"),

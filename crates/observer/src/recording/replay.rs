@@ -7,10 +7,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{html, perfetto, read};
+use super::{Recording, html, perfetto, read};
 use crate::error::ObserverError;
-use crate::output::show;
-use crate::report::Report;
+use crate::histogram::time;
+use crate::output::{count, show};
+use crate::report::{Report, when};
 use crate::serve::Tagged;
 
 /// What is to be made of a recording.
@@ -22,6 +23,8 @@ pub struct Replay {
     pub json: bool,
     /// Print a line for each vCPU, too.
     pub vcpus: bool,
+    /// Print a histogram of the absences of lock holders, too.
+    pub histogram: bool,
     /// Write a Perfetto trace there.
     pub perfetto: Option<PathBuf>,
     /// Write an HTML report there.
@@ -50,10 +53,10 @@ impl Replay {
                 count: None,
                 json: false,
                 vcpus: self.vcpus,
-                histogram: true,
+                histogram: self.histogram,
                 frequency_hz: recording.about.frequency_hz,
             };
-            Ok(report.table(&sample))
+            Ok(headline(&recording) + &report.table(&sample))
         };
         let written = |source| ObserverError::Io { action: "write the report", source };
         show(&mut io::stdout(), &text.map_err(written)?).map(|_| ())
@@ -78,6 +81,19 @@ impl Replay {
         }
         Ok(())
     }
+}
+
+/// What the table below it is about.
+fn headline(recording: &Recording) -> String {
+    let about = &recording.about;
+    format!(
+        "{}, {} from {} on, {} of {}\n",
+        about.host,
+        time((about.end_ns - about.begin_ns) as u64),
+        when(about.begin_ns as u64),
+        count(recording.notes.len() as u64, "event"),
+        count(about.vms.len() as u64, "VM"),
+    )
 }
 
 /// Do both names mean one file, or would they once it is there? Devices may be written to twice.
@@ -129,6 +145,7 @@ mod tests {
             path: in_dir("a"),
             json: false,
             vcpus: false,
+            histogram: false,
             html: html.map(in_dir),
             perfetto: perfetto.map(in_dir),
         };

@@ -64,6 +64,7 @@ fn count(c: &mut Counters, note: &Note) {
     match note.event {
         Event::Preempted => {
             c.preemptions.0[class] += 1;
+            c.resumed += u64::from(note.class.is_protected());
             add(&mut c.offcpu_ns.0[class]);
             c.offcpu_over_cap.0[class] += u64::from(ns > LONG_NS);
             c.offcpu_hist.0[class].add_ns(ns as u64);
@@ -75,7 +76,6 @@ fn count(c: &mut Counters, note: &Note) {
             add(&mut c.lock_halt_ns);
         }
         Event::Waiting => {
-            c.resumed += 1;
             c.siblings_waiting += u64::from(note.siblings.count_ones());
         }
         Event::Sample => {
@@ -103,7 +103,8 @@ mod tests {
         assert_eq!(total.preemptions[VcpuClass::Holder], 1);
         assert_eq!(total.offcpu_ns[VcpuClass::Holder], 4_000_000);
         assert_eq!(total.offcpu_over_cap[VcpuClass::Holder], 1);
-        assert_eq!((total.lock_halts, total.siblings_waiting), (1, 1));
+        assert_eq!((total.lock_halts, total.resumed, total.siblings_waiting), (1, 2, 1));
+        assert_eq!(total.kvm, None);
         let cost = total.cost().unwrap();
         assert_eq!((cost.waiting, cost.holder_preempted), (0.5, 0.5));
         // vCPU 0: from 0 to 14 ms, off for 1 and 4 of them.
