@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The server's end of the pipe to the collector.
+
+use std::io;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+
+use super::END;
+
+/// How long a collector without input may take to end.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
+/// What ends both of us, Ctrl-C in a terminal or systemd, may meet the collector first.
+const SIGNAL_DELAY: Duration = Duration::from_millis(100);
+
+/// A request for a page: where to send it to.
+pub(super) type Ask = oneshot::Sender<String>;
+
+pub(super) struct Collector {
+    child: Child,
+    requests: Option<ChildStdin>,
+    pages: Lines<BufReader<ChildStdout>>,
+}
+
+impl Collector {
+    pub(super) fn start(program: Command) -> io::Result<Self> {
+        let mut child = tokio::process::Command::from(program)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let missing = || io::Error::other("the collector has no pipe");
+        let requests = Some(child.stdin.take().ok_or_else(missing)?);
+        let pages = BufReader::new(child.stdout.take().ok_or_else(missing)?).lines();
+        Ok(Self { child, requests, pages })
+    }
+
+    /// Answers requests, one at a time, until the collector ends; says how it did.
+    pub(super) async fn answer(&mut self, mut asked: mpsc::Receiver<Ask>) -> io::Error {
+        loop {
+            let ask = tokio::select! {
+                // Nobody has asked: all that can come is the end.
+                line = self.pages.next_line() => return self.ended(line.err()).await,
+                Some(ask) = asked.recv() => ask,
+            };
+            // Who asked may have lost patience while another was answered.
+            if ask.is_closed() {
+                continue;
+            }
+            match self.page().await {
+                Ok(page) => _ = ask.send(page),
+                Err(error) => return error,
+            }
+        }
+    }
+
+    /// The next page, however long it takes. Once begun it has to be finished: the rest of a page
+    /// would be taken for the next one.
+    pub(super) async fn page(&mut self) -> io::Result<String> {
+        // A request that cannot be written has no answer either: the end is found there.
+        if let Some(requests) = &mut self.requests {
+            let _ = requests.write_all(b"\n").await;
+        }
+        let mut page = String::new();
+        loop {
+            match self.pages.next_line().await {
+                Ok(Some(line)) if line == END => return Ok(page),
+                Ok(Some(line)) => page.extend([&*line, "\n"]),
+                Ok(None) => return Err(self.ended(None).await),
+                Err(error) => return Err(self.ended(Some(error)).await),
+            }
+        }
+    }
+
+    async fn ended(&mut self, error: Option<io::Error>) -> io::Error {
+        sleep(SIGNAL_DELAY).await;
+        error.unwrap_or(match timeout(END_TIMEOUT, self.child.wait()).await {
+            Ok(Ok(status)) => io::Error::other(format!("the collector has ended ({status})")),
+            _ => io::Error::other("the collector has closed its output"),
+        })
+    }
+
+    /// The end of its input ends it; it could not be killed by one without rights. What it attached is
+    /// gone then, but a stuck one is not waited for.
+    pub(super) async fn end(mut self) {
+        drop(self.requests.take());
+        let _ = timeout(END_TIMEOUT, self.child.wait()).await;
+    }
+}

@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The exporter as a process of its own, with a script for a collector: what clients, collectors and
+//! signals do to it. Deadlines are far beyond what a loaded machine takes.
+
+use std::error::Error;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
+
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Uid, fork, geteuid, setuid};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, configure_capability_in_ambient_set, set_capabilities,
+    set_keep_capabilities,
+};
+
+use super::run;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+const SCRAPE: &str = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+
+/// Collectors.
+const GOOD: &str = "while read x; do echo holdfast_x 1; echo '# EOF'; done";
+const LARGE: &str = "while read x; do yes holdfast_x 1 | head -n 1000000; echo '# EOF'; done";
+const SILENT: &str = "echo started >&2; cat >/dev/null";
+
+const COLLECTOR: &str = "HOLDFAST_TEST_COLLECTOR";
+const ADDRESS: &str = "HOLDFAST_TEST_ADDRESS";
+const START_AS: &str = "HOLDFAST_TEST_START_AS";
+/// Before its process id in its output.
+const PID: &str = "the server is process ";
+
+/// Not a test of its own, but the process that the others start.
+#[test]
+#[ignore = "the other tests start it"]
+fn server() {
+    let Ok(script) = env::var(COLLECTOR) else { return };
+    // The test harness has two threads, the exporter has one.
+    // SAFETY: the other thread waits for this one, and holds nothing.
+    if let ForkResult::Parent { child } = unsafe { fork() }.unwrap() {
+        match waitpid(child, None).unwrap() {
+            WaitStatus::Exited(_, code) => std::process::exit(code),
+            other => panic!("{other:?}"),
+        }
+    }
+    // Ends it, and so the test that waits for its output.
+    nix::unistd::alarm::set(5 * DEADLINE.as_secs() as u32);
+    writeln!(std::io::stdout(), "{PID}{}", std::process::id()).unwrap();
+    match env::var(START_AS).as_deref() {
+        Ok("user with capabilities") => become_user_with_capabilities(),
+        Ok("two threads") => {
+            become_user_with_capabilities();
+            thread::spawn(|| thread::sleep(DEADLINE));
+        }
+        Ok("full output") => {
+            let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+            rustix::stdio::dup2_stdout(full).unwrap();
+        }
+        _ => {}
+    }
+    let mut collector = Command::new("sh");
+    collector.args(["-c", &script]);
+    let code = match run(env::var(ADDRESS).unwrap().parse().unwrap(), collector) {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("{error}: {}", error.source().unwrap());
+            1
+        }
+    };
+    // Past the test harness, whose exit codes are others.
+    std::process::exit(code)
+}
+
+/// As a systemd unit with `User=` and `AmbientCapabilities=`.
+fn become_user_with_capabilities() {
+    let given = CapabilitySet::PERFMON | CapabilitySet::SYS_PTRACE;
+    set_keep_capabilities(true).unwrap();
+    setuid(Uid::from_raw(65534)).unwrap();
+    set_capabilities(
+        None,
+        CapabilitySets { effective: given, permitted: given, inheritable: given },
+    )
+    .unwrap();
+    for capability in given.iter() {
+        configure_capability_in_ambient_set(capability, true).unwrap();
+    }
+}
+
+struct Server {
+    /// The harness, which ends as the server does.
+    process: Child,
+    pid: Pid,
+    stdout: BufReader<ChildStdout>,
+    stderr: BufReader<ChildStderr>,
+    address: SocketAddr,
+}
+
+impl Server {
+    /// A server that serves.
+    fn start(collector: &str) -> Self {
+        Self::start_as("", collector, "")
+    }
+
+    fn start_as(start_as: &str, collector: &str, limits: &str) -> Self {
+        let mut server = Self::spawn(start_as, collector, limits, "127.0.0.1:0");
+        match find(&mut server.stdout, "Serving http://") {
+            Some(rest) => server.address = rest.split_once('/').unwrap().0.parse().unwrap(),
+            None => panic!("it does not serve: {}", server.end().1),
+        }
+        server
+    }
+
+    fn spawn(start_as: &str, collector: &str, limits: &str, address: &str) -> Self {
+        let mut process = Command::new("sh")
+            .args(["-c", &format!("{limits}\nexec \"$@\""), "sh"])
+            .arg(env::current_exe().unwrap())
+            .args(["--exact", "export::tests::server", "--ignored", "--nocapture"])
+            .envs([(COLLECTOR, collector), (ADDRESS, address), (START_AS, start_as)])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stderr = BufReader::new(process.stderr.take().unwrap());
+        let mut stdout = BufReader::new(process.stdout.take().unwrap());
+        let pid = find(&mut stdout, PID).unwrap().parse().unwrap();
+        let pid = Pid::from_raw(pid).unwrap();
+        Self { process, pid, stdout, stderr, address: address.parse().unwrap() }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect_timeout(&self.address, DEADLINE).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        stream.set_write_timeout(Some(DEADLINE)).unwrap();
+        stream
+    }
+
+    /// The whole answer to a request; nothing if the connection was closed.
+    fn ask(&self, request: &str) -> String {
+        let mut stream = self.connect();
+        let _ = stream.write_all(request.as_bytes());
+        answer(&mut stream)
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(self.pid, signal).unwrap();
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        eventually("the server ends", || self.process.try_wait().unwrap())
+    }
+
+    /// How it ended by itself, and what it said.
+    fn end(&mut self) -> (ExitStatus, String) {
+        let status = self.wait();
+        let mut said = String::new();
+        self.stderr.read_to_string(&mut said).unwrap();
+        (status, said)
+    }
+
+    /// It still serves, and ends when it is told to, while the clients of the test are still there.
+    fn stays_well(mut self) {
+        assert!(self.ask(SCRAPE).starts_with("HTTP/1.1 200 OK\r\n"));
+        self.ends_on(Signal::TERM);
+    }
+
+    fn ends_on(&mut self, signal: Signal) {
+        self.signal(signal);
+        assert_eq!(self.wait().code(), Some(0));
+    }
+
+    /// The lines of all of its threads' `status` that have this name, without it.
+    fn status(&self, name: &str) -> Vec<String> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid)).unwrap();
+        let status = |task: std::io::Result<fs::DirEntry>| {
+            fs::read_to_string(task.unwrap().path().join("status")).unwrap()
+        };
+        tasks.map(|task| line_of(&status(task), name)).collect()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Ok(None) = self.process.try_wait() {
+            let _ = kill_process(self.pid, Signal::KILL);
+            let _ = self.process.wait();
+        }
+    }
+}
+
+/// The rest of the line that has this in it.
+fn find(output: &mut impl BufRead, what: &str) -> Option<String> {
+    output.lines().find_map(|line| Some(line.unwrap().split_once(what)?.1.to_owned()))
+}
+
+fn line_of(status: &str, name: &str) -> String {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap().trim().to_owned()
+}
+
+fn answer(stream: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    if let Err(error) = stream.read_to_end(&mut answer) {
+        assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "no answer and no end");
+    }
+    String::from_utf8(answer).unwrap()
+}
+
+fn eventually<T>(what: &str, mut happens: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = happens() {
+            return value;
+        }
+        assert!(start.elapsed() < DEADLINE, "not in {DEADLINE:?}: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn is_root() -> bool {
+    if !geteuid().is_root() {
+        eprintln!("SKIPPED: takes root");
+    }
+    geteuid().is_root()
+}
+
+#[test]
+fn answers_what_it_knows() {
+    let server = Server::start(GOOD);
+    for (request, status, end) in [
+        ("GET /metrics", "200 OK", "\r\n\r\nholdfast_x 1\n"),
+        ("GET /metrics?x=1", "200 OK", "\r\n\r\nholdfast_x 1\n"),
+        ("HEAD /metrics", "200 OK", "\r\n\r\n"),
+        ("GET /", "200 OK", "\r\n\r\nHoldfast: see /metrics\n"),
+        ("HEAD /", "200 OK", "\r\n\r\n"),
+        ("GET /other", "404 Not Found", "\r\n\r\nnot found\n"),
+        ("GET /%00../../etc/passwd", "404 Not Found", "\r\n\r\nnot found\n"),
+        ("POST /metrics", "405 Method Not Allowed", "\r\n\r\nGET and HEAD only\n"),
+        ("POST /other", "404 Not Found", "\r\n\r\nnot found\n"),
+    ] {
+        let answer = server.ask(&format!("{request} HTTP/1.1\r\nHost: x\r\n\r\n"));
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{request}: {answer}");
+        assert!(answer.ends_with(end), "{request}: {answer}");
+    }
+    let page = server.ask(SCRAPE);
+    assert!(page.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{page}");
+    for nonsense in ["GET /\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "\x16\x03\x01\x02\0\x01\r\n\r\n"] {
+        assert!(!server.ask(nonsense).contains("200 OK"), "{nonsense:?}");
+    }
+    server.stays_well();
+}
+
+#[test]
+fn bodies_that_are_promised_are_not_waited_for() {
+    let server = Server::start(GOOD);
+    let mut clients = Vec::new();
+    for length in ["5000", "60000000000", "9223372036854775808", "18446744073709551615"] {
+        let mut client = server.connect();
+        write!(client, "GET / HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n").unwrap();
+        assert!(answer(&mut client).starts_with("HTTP/1.1 "), "{length}");
+        clients.push(client);
+    }
+    let mut client = server.connect();
+    client
+        .write_all(b"POST /metrics HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n")
+        .unwrap();
+    answer(&mut client);
+    server.stays_well();
+}
+
+#[test]
+fn who_reads_nothing_holds_up_nobody_and_is_dropped() {
+    let server = Server::start(LARGE);
+    let mut client = server.connect();
+    client.write_all(SCRAPE.repeat(50).as_bytes()).unwrap();
+    assert!(server.ask(SCRAPE).ends_with("holdfast_x 1\n"));
+    eventually("the client is dropped", || client.write_all(b"x").err());
+    server.stays_well();
+}
+
+#[test]
+fn a_header_without_end_is_cut_off() {
+    let server = Server::start(GOOD);
+    let mut client = server.connect();
+    client.write_all(b"GET / HTTP/1.1\r\nX: ").unwrap();
+    let piece = [b'a'; 1 << 16];
+    // More than all buffers of the kernel.
+    assert!((0..1024).any(|_| client.write_all(&piece).is_err()), "64 MiB of header were taken");
+    server.stays_well();
+}
+
+#[test]
+fn who_asks_nothing_is_dropped() {
+    let server = Server::start(GOOD);
+    let (mut idle, mut slow) = (server.connect(), server.connect());
+    slow.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+    eventually("the slow client is dropped", || slow.write_all(b"X: y\r\n").err());
+    answer(&mut idle);
+    server.stays_well();
+}
+
+#[test]
+fn many_idle_connections_keep_nobody_out() {
+    let server = Server::start_as("", GOOD, "ulimit -n 64");
+    let idle: Vec<TcpStream> = (0..300).map(|_| server.connect()).collect();
+    assert!(server.ask(SCRAPE).ends_with("holdfast_x 1\n"));
+    assert_eq!(server.status("Threads"), ["1"]);
+    server.stays_well();
+    drop(idle);
+}
+
+#[test]
+fn running_out_of_descriptors_is_survived() {
+    let server = Server::start_as("", GOOD, "ulimit -n 24");
+    let idle: Vec<TcpStream> = (0..30).map(|_| server.connect()).collect();
+    // Those that were there first have to time out.
+    eventually("it serves again", || server.ask(SCRAPE).contains("200 OK").then_some(()));
+    server.stays_well();
+    drop(idle);
+}
+
+#[test]
+fn a_collector_that_ends_is_noticed_without_a_request() {
+    let collector = "read x; echo '# EOF'; kill -9 $$";
+    let (status, said) = Server::start(collector).end();
+    assert_eq!(status.code(), Some(1));
+    assert!(said.contains("the collector has ended (signal: 9 (SIGKILL))"), "{said}");
+}
+
+#[test]
+fn a_collector_that_cannot_start_is_an_error() {
+    let (status, said) = Server::spawn("", "exit 3", "", "127.0.0.1:0").end();
+    assert_eq!(status.code(), Some(1));
+    assert!(said.contains("the collector has ended (exit status: 3)"), "{said}");
+}
+
+#[test]
+fn a_stuck_collector_makes_scrapes_fail_and_nothing_else() {
+    let server = Server::start("read x; echo '# EOF'; cat >/dev/null");
+    thread::scope(|scope| {
+        let scrapes = [0; 3].map(|_| scope.spawn(|| server.ask(SCRAPE)));
+        assert!(server.ask("GET / HTTP/1.1\r\n\r\n").contains("200 OK"));
+        for scrape in scrapes {
+            assert!(scrape.join().unwrap().starts_with("HTTP/1.1 503 "));
+        }
+    });
+    let mut client = server.connect();
+    client.write_all(SCRAPE.as_bytes()).unwrap();
+    let mut server = server;
+    server.ends_on(Signal::TERM);
+}
+
+#[test]
+fn a_late_page_goes_to_nobody_else() {
+    let collector = "n=0; while read x; do n=$((n+1)); [ $n = 2 ] && sleep 10
+        echo page $n; echo end $n; echo '# EOF'; done";
+    let server = Server::start(collector);
+    assert!(server.ask(SCRAPE).starts_with("HTTP/1.1 503 "));
+    let page = eventually("it answers again", || {
+        Some(server.ask(SCRAPE)).filter(|page| page.contains("200 OK"))
+    });
+    assert!(page.ends_with("\r\n\r\npage 3\nend 3\n"), "{page}");
+}
+
+#[test]
+fn signals_end_it_whatever_the_collector_does() {
+    // It attaches, and goes on attaching.
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let mut server = Server::spawn("", SILENT, "", "127.0.0.1:0");
+        let mut said = String::new();
+        server.stderr.read_line(&mut said).unwrap();
+        assert_eq!(said, "started\n");
+        server.ends_on(signal);
+    }
+    // It does not even see that its input has ended.
+    let stuck = format!("read x; echo '# EOF'; exec sleep {}", DEADLINE.as_secs() * 2);
+    let mut server = Server::start(&stuck);
+    let start = Instant::now();
+    server.ends_on(Signal::TERM);
+    assert!(start.elapsed() < DEADLINE);
+}
+
+#[test]
+fn nobody_has_to_read_the_greeting() {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let server = Server::spawn("full output", GOOD, "", &address);
+    eventually("it serves", || TcpStream::connect(&address).ok());
+    server.stays_well();
+}
+
+#[test]
+fn root_gives_up_everything_and_its_collector_does_not() {
+    if !is_root() {
+        return;
+    }
+    let server = Server::start("while read x; do cat /proc/self/status; echo '# EOF'; done");
+    assert_eq!(server.status("Uid"), ["65534\t65534\t65534\t65534"]);
+    assert_eq!(server.status("Gid"), ["65534\t65534\t65534\t65534"]);
+    assert_eq!(server.status("Groups"), [""]);
+    // The environment of the test may lack CAP_SETPCAP.
+    let may_shrink = line_of(&fs::read_to_string("/proc/self/status").unwrap(), "CapEff");
+    if u64::from_str_radix(&may_shrink, 16).unwrap() >> 8 & 1 == 1 {
+        assert_eq!(server.status("CapBnd"), ["0000000000000000"]);
+    }
+    has_no_capabilities(&server);
+    let collector = server.ask(SCRAPE);
+    assert_eq!(line_of(&collector, "CapEff"), may_shrink);
+    assert_eq!(line_of(&collector, "NoNewPrivs"), "0");
+    server.stays_well();
+}
+
+#[test]
+fn another_user_gives_up_its_capabilities_and_its_collector_does_not() {
+    if !is_root() {
+        return;
+    }
+    let collector = "while read x; do cat /proc/self/status; echo '# EOF'; done";
+    let server = Server::start_as("user with capabilities", collector, "");
+    has_no_capabilities(&server);
+    assert_eq!(line_of(&server.ask(SCRAPE), "CapEff"), "0000004000080000");
+    server.stays_well();
+}
+
+#[test]
+fn does_not_start_while_a_thread_has_a_capability() {
+    if !is_root() {
+        return;
+    }
+    let (status, said) = Server::spawn("two threads", GOOD, "", "127.0.0.1:0").end();
+    assert_eq!(status.code(), Some(1));
+    assert!(said.contains("cannot give up rights: this is left: CapInh"), "{said}");
+}
+
+fn has_no_capabilities(server: &Server) {
+    for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+        assert_eq!(server.status(set), ["0000000000000000"], "{set}");
+    }
+    assert_eq!(server.status("NoNewPrivs"), ["1"]);
+}
