@@ -18,6 +18,10 @@ pub enum Verdict {
     Gone,
     /// It goes the other way, significantly.
     Reversed,
+    /// Where none was wanted, none is seen, and one of a tenth would have been.
+    Even,
+    /// Where none was wanted, there is one, significantly.
+    Differs,
     /// The windows are too few or too noisy to tell.
     Undecided,
     /// It cannot be measured here; the row says why.
@@ -33,6 +37,8 @@ impl Verdict {
             Verdict::Reproduced => "reproduced",
             Verdict::Gone => "gone today",
             Verdict::Reversed => "reversed here",
+            Verdict::Even => "no difference",
+            Verdict::Differs => "differs",
             Verdict::Undecided => "undecided",
             Verdict::NotMeasurable => "not measurable here",
             Verdict::NotMeasured => "not measured",
@@ -126,7 +132,13 @@ pub fn compare<'a>(result: &RunResult, experiment: &str, effect: &'a Effect) -> 
             let sd = stats::standard_deviation(&values);
             stats::mean(&values).map(|mean| Values { mean, sd })
         };
-        let verdict = judge(effect.direction_of(row), row.published_ratio(), ours, nr_rounds);
+        let direction = effect.direction_of(row);
+        let verdict = if begins(&before, &after) {
+            // From nothing to something there is no ratio, and no doubt.
+            if direction == Some(Direction::Up) { Verdict::Reproduced } else { Verdict::Reversed }
+        } else {
+            judge(direction, row.published_ratio(), ours, nr_rounds)
+        };
         Compared {
             row,
             before: mean(&before),
@@ -138,6 +150,13 @@ pub fn compare<'a>(result: &RunResult, experiment: &str, effect: &'a Effect) -> 
         }
     };
     effect.rows.iter().map(compared).collect()
+}
+
+/// Is there none of it in any window before, and some in every one after?
+fn begins(before: &BTreeMap<u32, f64>, after: &BTreeMap<u32, f64>) -> bool {
+    before.len().min(after.len()) >= MIN_ROUNDS as usize
+        && before.values().all(|value| *value == 0.0)
+        && after.values().all(|value| *value > 0.0)
 }
 
 fn values(
@@ -174,6 +193,9 @@ fn judge(
     if nr_rounds < MIN_ROUNDS {
         return Verdict::Undecided;
     }
+    if direction == Direction::None && went != Direction::None {
+        return Verdict::Differs;
+    }
     if went != Direction::None {
         return if went == direction { Verdict::Reproduced } else { Verdict::Reversed };
     }
@@ -181,7 +203,7 @@ fn judge(
         // That nothing changes can be told only if a change would have been seen.
         Direction::None => {
             let is_narrow = e.low > 1.0 - NOTABLE && high < 1.0 + NOTABLE;
-            return if is_narrow { Verdict::Reproduced } else { Verdict::Undecided };
+            return if is_narrow { Verdict::Even } else { Verdict::Undecided };
         }
         Direction::Up => published.unwrap_or(1.0 + NOTABLE),
         Direction::Down => published.unwrap_or(1.0 - NOTABLE),
@@ -198,7 +220,8 @@ pub fn overall(rows: &[Compared]) -> Option<Verdict> {
         all.dedup();
         all
     };
-    match of(&[Verdict::Reproduced, Verdict::Gone, Verdict::Reversed]).as_slice() {
+    use Verdict::{Differs, Even, Gone, Reproduced, Reversed};
+    match of(&[Reproduced, Gone, Reversed, Even, Differs]).as_slice() {
         [one] => Some(*one),
         // Nothing is settled: either some windows could not settle it, or there are none.
         [] => rows.iter().map(|r| r.verdict).min(),
@@ -230,13 +253,23 @@ mod tests {
             (Some(Down), Some(0.8), estimate(0.7, 0.75, 0.8), 5, Undecided),
             (Some(Up), None, estimate(1.2, 1.3, 1.4), 6, Reproduced),
             (Some(Up), None, estimate(0.98, 1.0, 1.02), 6, Gone),
-            (Some(Nowhere), None, estimate(0.98, 1.0, 1.02), 6, Reproduced),
+            (Some(Nowhere), None, estimate(0.98, 1.0, 1.02), 6, Even),
             (Some(Nowhere), None, estimate(0.5, 1.0, 1.5), 6, Undecided),
-            (Some(Nowhere), None, estimate(1.1, 1.2, 1.3), 6, Reversed),
+            (Some(Nowhere), None, estimate(1.1, 1.2, 1.3), 6, Differs),
             (Some(Down), Some(0.8), None, 0, NotMeasured),
         ] {
             assert_eq!(judge(direction, published, ours, rounds), expected, "{ours:?}");
         }
+    }
+
+    #[test]
+    fn what_comes_from_nothing_has_no_ratio_and_begins() {
+        let series = |values: &[f64]| (0..).zip(values.iter().copied()).collect();
+        let (nothing, something) = (series(&[0.0; 6]), series(&[1.0, 2.0, 1.0, 9.0, 1.0, 3.0]));
+        assert!(begins(&nothing, &something));
+        assert!(!begins(&something, &something) && !begins(&nothing, &nothing));
+        assert!(!begins(&series(&[0.0; 5]), &something), "too few rounds");
+        assert!(!begins(&nothing, &series(&[1.0, 1.0, 1.0, 1.0, 1.0, 0.0])), "not in every window");
     }
 
     #[test]
