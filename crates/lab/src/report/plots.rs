@@ -89,7 +89,12 @@ fn from_zero(values: impl Iterator<Item = f64>) -> Range<f64> {
     0.0..if top > 0.0 { top * 1.08 } else { 1.0 }
 }
 
-/// Ratio and interval of every contender in every case: a row each, a line at 1.
+/// The largest ratio that is drawn to scale. One that is a hundred would leave no room for what makes the
+/// difference between all others.
+const TO_SCALE: f64 = 4.0;
+
+/// Ratio and interval of every contender in every case: a row each, a line at 1. Ratios that the axis has no
+/// room for are told at its end.
 pub(super) fn intervals(result: &RunResult, experiment: &Experiment, metric: Metric) -> String {
     let mut rows = Vec::new();
     for case in &experiment.cases {
@@ -106,7 +111,7 @@ pub(super) fn intervals(result: &RunResult, experiment: &Experiment, metric: Met
     }
     let ends = || rows.iter().flat_map(|(_, _, c)| [c.low, c.ratio, c.high.unwrap_or(c.ratio)]);
     let low = ends().fold(1.0, f64::min);
-    let high = ends().fold(1.0, f64::max).min(20.0);
+    let high = ends().filter(|end| *end <= TO_SCALE).fold(1.0, f64::max);
     let margin = 0.06 * (high - low).max(0.1);
     let title = format!("{}: contender over {}", metric.title(), experiment.baseline().name);
     let nr_rows = rows.len();
@@ -130,11 +135,18 @@ pub(super) fn intervals(result: &RunResult, experiment: &Experiment, metric: Met
             let y = nr_rows as f64 - row as f64 - 0.5;
             let color = series(*i);
             let end = c.high.unwrap_or(f64::MAX).min(high + margin);
-            let line = PathElement::new([(c.low, y), (end, y)], color.stroke_width(3));
-            chart.draw_series(std::iter::once(line))?;
-            let dot = if c.is_significant() { color.filled() } else { color.stroke_width(2) };
-            chart.draw_series(std::iter::once(Circle::new((c.ratio.min(high), y), 6, dot)))?;
-            let (_, pixel_y) = chart.backend_coord(&(low, y));
+            let (pixel_x, pixel_y) = chart.backend_coord(&(high + margin, y));
+            if c.ratio > high {
+                let told = format!("{} \u{2192}", format::figure(c.ratio));
+                let style = (FONT, 16).into_font().color(&color);
+                let style = style.pos(Pos::new(HPos::Right, VPos::Center));
+                area.draw(&Text::new(told, (pixel_x, pixel_y), style))?;
+            } else {
+                let line = PathElement::new([(c.low, y), (end, y)], color.stroke_width(3));
+                chart.draw_series(std::iter::once(line))?;
+                let dot = if c.is_significant() { color.filled() } else { color.stroke_width(2) };
+                chart.draw_series(std::iter::once(Circle::new((c.ratio, y), 6, dot)))?;
+            }
             let style = text(16).pos(Pos::new(HPos::Right, VPos::Center));
             area.draw(&Text::new(label.clone(), (232, pixel_y), style))?;
         }
