@@ -7,9 +7,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use holdfast_guest::{Gpa, Hva, Reader, ResolvedGuest, Slot, VcpuRecord};
+use holdfast_guest::{Gpa, Hva, ReadError, Reader, ResolvedGuest, Slot, VcpuRecord};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
 
@@ -20,6 +22,17 @@ use crate::vm::{Vcpu, Vm, VmState};
 
 /// How often ended VMs are looked for.
 const REAP_INTERVAL: Duration = Duration::from_secs(1);
+/// How many guests are searched at once, and how often it is looked whether that is done.
+const SEARCHES_MAX: usize = 4;
+const SEARCH_CHECK: Duration = Duration::from_millis(10);
+
+/// A search of a guest's memory that is under way.
+struct Search {
+    kvm: u64,
+    born: u64,
+    epoch: u32,
+    thread: JoinHandle<Result<Arc<ResolvedGuest>, ReadError>>,
+}
 
 /// Finds vCPUs and resolves their guests, as long as it lives.
 pub struct Discovery<'obj> {
@@ -28,7 +41,8 @@ pub struct Discovery<'obj> {
     received: Rc<RefCell<Vec<hf_event>>>,
     links: Vec<Link>,
     vms: BTreeMap<u64, Vm>,
-    reader: Reader,
+    reader: Arc<Reader>,
+    searches: Vec<Search>,
     reaped_at: Instant,
 }
 
@@ -69,7 +83,8 @@ impl<'obj> Discovery<'obj> {
             received,
             links,
             vms: BTreeMap::new(),
-            reader: Reader::new(),
+            reader: Arc::default(),
+            searches: Vec::new(),
             reaped_at: Instant::now(),
         })
     }
@@ -103,7 +118,11 @@ impl<'obj> Discovery<'obj> {
     pub fn next_due(&self) -> Option<Instant> {
         let reap = (!self.vms.is_empty()).then(|| self.reaped_at + REAP_INTERVAL);
         let now = Instant::now();
-        self.vms.values().filter_map(|vm| vm.resolving_due(now)).chain(reap).min()
+        let searched = (!self.searches.is_empty()).then(|| now + SEARCH_CHECK);
+        let due = self.vms.values().filter_map(|vm| vm.resolving_due(now));
+        // With as many searches as there may be the next one waits for the end of one of them.
+        let due = due.filter(|_| self.searches.len() < SEARCHES_MAX);
+        due.chain(searched).chain(reap).min()
     }
 
     fn act(&mut self, heard: libbpf_rs::Result<()>) -> Result<Vec<u64>, DiscoveryError> {
@@ -150,26 +169,55 @@ impl<'obj> Discovery<'obj> {
         vm.retry_soon();
     }
 
-    /// Learns the layouts of guests that are not readable yet.
+    /// Learns the layouts of guests that are not readable yet. Searching a large guest takes long: it is
+    /// done beside, and whoever follows VMs goes on.
     fn resolve(&mut self, now: Instant) -> Result<(), DiscoveryError> {
+        let ended = self.searches.extract_if(.., |search| search.thread.is_finished());
+        for search in ended.collect::<Vec<_>>() {
+            self.learn(search, now)?;
+        }
         for (kvm, vm) in self.vms.iter_mut().filter(|(_, vm)| vm.wants_resolving(now)) {
-            let records = vm.records();
-            match self.reader.resolve(vm.pid, &vm.slots, &records) {
-                Ok(guest) => {
-                    let layout = layout_of(&guest, vm.epoch);
-                    self.skel
-                        .maps
-                        .layouts
-                        .update(&kvm.to_ne_bytes(), as_bytes(&layout), MapFlags::ANY)
-                        .map_err(|source| map_error("publish a layout", "layouts", source))?;
-                    log::info!("pid {}: guest kernel can be read: {}", vm.pid, guest.kernel());
-                    vm.resolved(VmState::Readable(guest), now);
-                }
-                Err(why) => {
-                    log::debug!("pid {}: guest kernel cannot be read: {why}", vm.pid);
-                    vm.resolved(VmState::Unreadable(Some(why)), now);
-                }
+            if self.searches.len() >= SEARCHES_MAX {
+                break;
             }
+            let (pid, slots, records) = (vm.pid, vm.slots.clone(), vm.records());
+            let reader = Arc::clone(&self.reader);
+            let thread = thread::Builder::new()
+                .name("search".into())
+                .spawn(move || reader.resolve(pid, &slots, &records))
+                .map_err(|source| DiscoveryError::Thread { source })?;
+            vm.begin_resolving(now);
+            self.searches.push(Search { kvm: *kvm, born: vm.born, epoch: vm.epoch, thread });
+        }
+        Ok(())
+    }
+
+    fn learn(&mut self, search: Search, now: Instant) -> Result<(), DiscoveryError> {
+        let Search { kvm, born, epoch, thread } = search;
+        let found = thread.join();
+        let Some(vm) = self.vms.get_mut(&kvm).filter(|vm| vm.born == born) else {
+            return Ok(());
+        };
+        let mut layout = None;
+        let state = match found {
+            Ok(Ok(guest)) => {
+                log::info!("pid {}: guest kernel can be read: {}", vm.pid, guest.kernel());
+                layout = Some(layout_of(&guest, epoch));
+                VmState::Readable(guest)
+            }
+            Ok(Err(why)) => {
+                log::debug!("pid {}: guest kernel cannot be read: {why}", vm.pid);
+                VmState::Unreadable(Some(why))
+            }
+            // It has said why. No guest stops what is done for the others.
+            Err(_) => VmState::Unreadable(None),
+        };
+        if let (true, Some(layout)) = (vm.end_resolving(state, epoch, now), layout) {
+            self.skel
+                .maps
+                .layouts
+                .update(&kvm.to_ne_bytes(), as_bytes(&layout), MapFlags::ANY)
+                .map_err(|source| map_error("publish a layout", "layouts", source))?;
         }
         Ok(())
     }
@@ -188,7 +236,9 @@ impl<'obj> Discovery<'obj> {
                 ended.push(*kvm);
             }
         }
-        self.vms.retain(|kvm, _| !ended.contains(kvm));
+        for kvm in &ended {
+            self.vms.remove(kvm);
+        }
         Ok(ended)
     }
 

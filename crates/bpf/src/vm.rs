@@ -50,6 +50,8 @@ pub struct Vm {
     pub(crate) epoch: u32,
     /// There was news since the last attempt.
     has_news: bool,
+    /// One is being made.
+    is_tried: bool,
     /// Prompt attempts there were left at the last of them, and when that was.
     prompt: u32,
     prompt_since: Instant,
@@ -67,6 +69,7 @@ impl Vm {
             born,
             epoch,
             has_news: true,
+            is_tried: false,
             prompt: PROMPT_MAX,
             prompt_since: now,
             retry_at: now,
@@ -98,9 +101,10 @@ impl Vm {
         PROMPT_MAX.min(self.prompt.saturating_add(earned.try_into().unwrap_or(u32::MAX)))
     }
 
-    /// From when on it is worth trying to read it; `None` while it is, or cannot be.
+    /// From when on it is worth trying to read it; `None` while it is or cannot be, or it is being tried.
     pub(crate) fn resolving_due(&self, now: Instant) -> Option<Instant> {
-        let is_open = matches!(self.state, VmState::Unreadable(_))
+        let is_open = !self.is_tried
+            && matches!(self.state, VmState::Unreadable(_))
             && self.vcpus.values().any(|vcpu| vcpu.record.is_some());
         let is_prompt = self.has_news && self.prompt_at(now) > 0;
         is_open.then(|| if is_prompt { now.min(self.retry_at) } else { self.retry_at })
@@ -110,9 +114,9 @@ impl Vm {
         self.resolving_due(now).is_some_and(|due| now >= due)
     }
 
-    /// What came of an attempt.
-    pub(crate) fn resolved(&mut self, state: VmState, now: Instant) {
-        self.state = state;
+    /// An attempt to read it begins.
+    pub(crate) fn begin_resolving(&mut self, now: Instant) {
+        self.is_tried = true;
         let prompt = if self.has_news { self.prompt_at(now) } else { 0 };
         if prompt > 0 {
             self.prompt = prompt - 1;
@@ -122,7 +126,23 @@ impl Vm {
         self.retry_after =
             if prompt > 1 { RETRY_MIN } else { (self.retry_after * 2).min(RETRY_MAX) };
         self.has_news = false;
+    }
+
+    /// An attempt that was begun in `epoch` has ended; what came of it counts if it is still that.
+    /// True if it does.
+    pub(crate) fn end_resolving(&mut self, state: VmState, epoch: u32, now: Instant) -> bool {
+        self.is_tried = false;
         self.retry_at = now + self.retry_after;
+        let counts = self.epoch == epoch;
+        if counts {
+            self.state = state;
+        }
+        counts
+    }
+
+    /// Is its memory being searched?
+    pub fn is_being_searched(&self) -> bool {
+        self.is_tried
     }
 
     pub(crate) fn records(&self) -> Vec<VcpuRecord> {
@@ -150,6 +170,11 @@ mod tests {
         vm
     }
 
+    fn try_in_vain(vm: &mut Vm, now: Instant) {
+        vm.begin_resolving(now);
+        assert!(vm.end_resolving(VmState::Unreadable(None), vm.epoch, now));
+    }
+
     /// Attempts in so many seconds, with news each time it is looked at.
     fn attempts(vm: &mut Vm, from: Instant, seconds: u32, has_news: bool) -> u32 {
         let steps = (0..seconds * 100).map(|i| from + Duration::from_millis(10) * i);
@@ -160,7 +185,7 @@ mod tests {
                 }
                 let wants = vm.wants_resolving(now);
                 if wants {
-                    vm.resolved(VmState::Unreadable(None), now);
+                    try_in_vain(vm, now);
                 }
                 wants
             })
@@ -174,9 +199,35 @@ mod tests {
         let now = Instant::now();
         let mut vm = vm(now);
         assert!(vm.wants_resolving(now));
-        vm.resolved(VmState::Unreadable(None), now);
+        try_in_vain(&mut vm, now);
         assert!(!vm.wants_resolving(now));
         vm.retry_soon();
+        assert!(vm.wants_resolving(now));
+    }
+
+    #[test]
+    fn it_is_tried_once_at_a_time_and_news_meanwhile_is_not_forgotten() {
+        let now = Instant::now();
+        let mut vm = vm(now);
+        vm.begin_resolving(now);
+        vm.retry_soon();
+        let later = now + Duration::from_secs(60);
+        assert!(!vm.wants_resolving(later));
+        assert!(vm.end_resolving(VmState::Unreadable(None), vm.epoch, later));
+        assert!(vm.wants_resolving(later));
+    }
+
+    #[test]
+    fn what_was_found_of_a_guest_that_was_reset_meanwhile_does_not_count() {
+        let now = Instant::now();
+        let mut vm = vm(now);
+        let record = vm.vcpus[&0].record;
+        vm.begin_resolving(now);
+        vm.enter_epoch(2);
+        vm.vcpus.insert(0, Vcpu { tid: 2, record });
+        vm.retry_soon();
+        assert!(!vm.end_resolving(VmState::Unreadable(Some(ReadError::NoStealTime)), 1, now));
+        assert!(matches!(vm.state, VmState::Unreadable(None)));
         assert!(vm.wants_resolving(now));
     }
 

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use crate::{Check, Host};
 
 /// Where discovery attaches.
-const TARGET: &str = "kvm_arch_vcpu_load";
+const TARGETS: [&str; 2] = ["kvm_arch_vcpu_load", "kvm_arch_destroy_vm"];
 const WITHOUT: &str = "--no-guest-knowledge goes without";
 
 /// KVM, and a description of its types.
@@ -31,11 +31,14 @@ pub(crate) fn module(host: &Host) -> Check {
         );
     };
     // A name in BTF is a string between two zeroes.
-    let name = format!("\0{TARGET}\0");
-    if !types.windows(name.len()).any(|window| window == name.as_bytes()) {
+    let is_there = |target: &str| {
+        let name = format!("\0{target}\0");
+        types.windows(name.len()).any(|window| window == name.as_bytes())
+    };
+    if let Some(missing) = TARGETS.into_iter().find(|target| !is_there(target)) {
         return Check::fail(
             NAME,
-            format!("{path} has no {TARGET}"),
+            format!("{path} has no {missing}"),
             format!("this needs a KVM of x86-64, built without link-time optimisation; {WITHOUT}"),
         );
     }
@@ -82,13 +85,16 @@ pub(crate) fn tracing(host: &Host) -> Check {
         );
     };
     // "kvm_arch_vcpu_load [kvm]"
-    let mut lines = BufReader::new(list).lines().map_while(Result::ok);
-    if lines.any(|line| line.split(' ').next() == Some(TARGET)) || !host.exists("/sys/module/kvm") {
-        Check::ok(NAME, format!("{TARGET} can be traced"))
+    let mut missing = Vec::from(TARGETS);
+    for line in BufReader::new(list).lines().map_while(Result::ok) {
+        missing.retain(|target| line.split(' ').next() != Some(*target));
+    }
+    if missing.is_empty() || !host.exists("/sys/module/kvm") {
+        Check::ok(NAME, format!("{} can be traced", TARGETS.join(" and ")))
     } else {
         Check::fail(
             NAME,
-            format!("{TARGET} cannot be traced"),
+            format!("{} cannot be traced", missing.join(" and ")),
             format!(
                 "boot a kernel whose KVM can be traced (no notrace, no live patch of it); {WITHOUT}"
             ),

@@ -22,6 +22,27 @@ fn a_host_that_has_everything_passes_every_check() {
 }
 
 #[test]
+fn a_report_fits_a_terminal_and_loses_no_word() {
+    let host = FakeHost::new();
+    host.remove("/sys/kernel/sched_ext");
+    host.remove("/sys/module/kvm_amd");
+    let report = host.all();
+    let text = report.to_string();
+    assert!(text.lines().all(|line| line.len() < 80), "{text}");
+    let words = |text: &str| text.split_whitespace().map(String::from).collect::<Vec<_>>();
+    for check in &report.checks {
+        let mut told = words(&format!("{} {} {}", check.verdict, check.name, check.found));
+        if let Some(advice) = &check.advice {
+            told.push("->".into());
+            told.extend(words(advice));
+        }
+        assert!(words(&text).windows(told.len()).any(|shown| shown == told), "{text}");
+    }
+    let blind: Vec<_> = report.blind().map(|check| check.name).collect();
+    assert_eq!(blind, ["kvm"], "a VM that needs neither is not there to be looked at");
+}
+
+#[test]
 fn a_kernel_without_sched_ext_is_refused_with_its_release() {
     let host = FakeHost::new();
     host.remove("/sys/kernel/sched_ext");

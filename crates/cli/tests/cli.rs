@@ -46,6 +46,7 @@ fn wrong_usage_is_2() {
         &["report", "0"],
         &["report", "1", "-1"],
         &["spins", "x"],
+        &["replay", "x", "--html", "-"],
         &["no-such-thing"],
     ] {
         assert_eq!(holdfast(args).status.code(), Some(2), "{args:?}");

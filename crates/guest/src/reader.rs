@@ -2,6 +2,7 @@
 //! From a process, its memory slots and its vCPUs' steal-time records to a guest that can be read.
 
 use std::{
+    cell::Cell,
     collections::HashMap,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
@@ -23,9 +24,11 @@ use crate::{
 
 /// Layouts kept. Forgotten all at once when full: guests decide what is in here.
 const CACHE_MAX: usize = 64;
-/// The exhaustive pass is made at most this often for one process: it costs a quarter of a second of
-/// CPU time for each GiB, and a guest without BTF would otherwise pay it at every attempt.
+/// The exhaustive pass is made at most this often for one process, and takes at most one part in so many
+/// of a CPU: it costs a quarter of a second of CPU time for each GiB, and a guest without BTF
+/// would otherwise pay it at every attempt.
 const EXHAUST_EVERY: Duration = Duration::from_secs(60);
+const EXHAUST_PART: u32 = 100;
 /// Length of a steal-time record (`struct kvm_steal_time`), and its alignment.
 const STEAL_TIME_LEN: u64 = 64;
 
@@ -60,7 +63,7 @@ impl VcpuRecord {
 pub struct Reader {
     layouts: Mutex<HashMap<BuildId, Result<Layout, LayoutError>>>,
     files: Vec<(PathBuf, BuildId, Layout)>,
-    /// When the memory of a process was last searched exhaustively, by process id.
+    /// From when on the memory of a process may be searched exhaustively again, by process id.
     exhausted: Mutex<HashMap<u32, Instant>>,
 }
 
@@ -104,18 +107,27 @@ impl Reader {
             true => &[Effort::Sampled, Effort::Exhaustive],
             false => &[Effort::Sampled],
         };
-        self.search(&mem, slots, records, efforts, &|| self.note_exhausted(pid, Instant::now()))
+        let exhausts = Cell::new(None);
+        let on_exhaust = || {
+            self.note_exhausted(pid, Instant::now(), Duration::ZERO);
+            exhausts.set(Some(Instant::now()));
+        };
+        let found = self.search(&mem, slots, records, efforts, &on_exhaust);
+        if let Some(start) = exhausts.get() {
+            self.note_exhausted(pid, Instant::now(), start.elapsed());
+        }
+        found
     }
 
     fn may_exhaust(&self, pid: u32, now: Instant) -> bool {
         let exhausted = self.exhausted.lock().unwrap_or_else(PoisonError::into_inner);
-        exhausted.get(&pid).is_none_or(|last| now.duration_since(*last) >= EXHAUST_EVERY)
+        exhausted.get(&pid).is_none_or(|again| now >= *again)
     }
 
-    fn note_exhausted(&self, pid: u32, now: Instant) {
+    fn note_exhausted(&self, pid: u32, now: Instant, took: Duration) {
         let mut exhausted = self.exhausted.lock().unwrap_or_else(PoisonError::into_inner);
-        exhausted.retain(|_, last| now.duration_since(*last) < EXHAUST_EVERY);
-        exhausted.insert(pid, now);
+        exhausted.retain(|_, again| now < *again);
+        exhausted.insert(pid, now + EXHAUST_EVERY.max(took * EXHAUST_PART));
     }
 
     /// [`resolve`](Self::resolve) with any kind of memory, exhaustively if it takes that.
@@ -268,11 +280,19 @@ mod tests {
     fn searches_a_process_exhaustively_once_a_minute() {
         let (reader, start) = (Reader::new(), Instant::now());
         assert!(reader.may_exhaust(7, start));
-        reader.note_exhausted(7, start);
+        reader.note_exhausted(7, start, Duration::ZERO);
         assert!(!reader.may_exhaust(7, start + Duration::from_secs(59)));
         assert!(reader.may_exhaust(8, start));
         assert!(reader.may_exhaust(7, start + EXHAUST_EVERY));
-        reader.note_exhausted(8, start + EXHAUST_EVERY);
+        reader.note_exhausted(8, start + EXHAUST_EVERY, Duration::ZERO);
         assert_eq!(reader.exhausted.lock().unwrap().len(), 1, "old entries are forgotten");
+    }
+
+    #[test]
+    fn searches_a_large_one_exhaustively_more_rarely() {
+        let (reader, start) = (Reader::new(), Instant::now());
+        reader.note_exhausted(7, start, Duration::from_secs(30));
+        assert!(!reader.may_exhaust(7, start + Duration::from_secs(2999)));
+        assert!(reader.may_exhaust(7, start + Duration::from_secs(3000)));
     }
 }

@@ -68,6 +68,11 @@ pub(crate) fn schedstat(pid: u32, tid: u32) -> Option<(u64, u64)> {
     }
 }
 
+/// Is there still a thread of this number? (`/proc` lists processes only, but knows threads.)
+pub(crate) fn thread_exists(tid: u32) -> bool {
+    Path::new(&format!("/proc/{tid}")).exists()
+}
+
 /// CPUs online, from a list as in `/sys/devices/system/cpu/online`.
 pub(crate) fn online_cpus() -> Vec<i32> {
     let text = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();

@@ -8,14 +8,14 @@ use std::mem::MaybeUninit;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use holdfast_bpf::{Discovery, VmState};
+use holdfast_bpf::{Discovery, Vm, VmState};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
 
 use crate::clock::{self, Clock};
 use crate::error::ObserverError;
 use crate::histogram::Histogram;
-use crate::host::{check_kvm, monotonic_ns, online_cpus, realtime_ns, schedstat};
+use crate::host::{check_kvm, monotonic_ns, online_cpus, realtime_ns, schedstat, thread_exists};
 use crate::names::vm_name;
 use crate::recording::RecordedVm;
 use crate::sample::{
@@ -189,7 +189,7 @@ impl<'obj> Observer<'obj> {
     pub(crate) fn vms(&mut self) -> impl Iterator<Item = (u64, RecordedVm)> {
         let Self { discovery, names, .. } = self;
         discovery.vms().iter().map(|(kvm, vm)| {
-            let (kernel, unreadable) = describe(&vm.state);
+            let (kernel, unreadable) = describe(vm);
             let name = names.entry(vm.pid).or_insert_with(|| vm_name(vm.pid)).clone();
             (*kvm, RecordedVm { pid: vm.pid, name, kernel, unreadable, ended: false })
         })
@@ -227,15 +227,25 @@ impl<'obj> Observer<'obj> {
                 }
             });
             let vcpus = vcpus.collect();
-            let (kernel, unreadable) = describe(&vm.state);
+            let (kernel, unreadable) = describe(vm);
             let name = self.names.entry(vm.pid).or_insert_with(|| vm_name(vm.pid)).clone();
             vms.push(VmSample { pid: vm.pid, name, kernel, unreadable, vcpus });
         }
         vms.sort_by_key(|vm| vm.pid);
+        // Everything names VMs by their processes.
+        vms.dedup_by(|next, vm| {
+            let is_same = next.pid == vm.pid;
+            if is_same {
+                vm.vcpus.append(&mut next.vcpus);
+                vm.kernel = vm.kernel.take().or(next.kernel.take());
+                vm.unreadable = vm.unreadable.take().or(next.unreadable.take());
+            }
+            is_same
+        });
         let alive: HashSet<u32> = vms.iter().flat_map(|vm| &vm.vcpus).map(|v| v.tid).collect();
         self.unwatched.retain(|tid, _| alive.contains(tid));
-        // What is left belongs to threads that have ended.
-        for tid in counted.keys() {
+        // What is left belongs to threads that have ended, or that are not known yet.
+        for tid in counted.keys().filter(|tid| !thread_exists(**tid)) {
             let _ = self.skel.maps.stats.delete(&tid.to_ne_bytes());
         }
 
@@ -273,10 +283,10 @@ fn notes_len(cpus: usize) -> u32 {
 }
 
 /// Name of the guest's kernel, or why it is not known.
-fn describe(state: &VmState) -> (Option<String>, Option<String>) {
-    match state {
+fn describe(vm: &Vm) -> (Option<String>, Option<String>) {
+    match &vm.state {
         VmState::Readable(guest) => (Some(guest.kernel().to_string()), None),
-        VmState::Unreadable(why) => (None, Some(why_unreadable(why.as_ref()))),
+        VmState::Unreadable(why) => (None, Some(why_unreadable(vm, why.as_ref()))),
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use holdfast_bpf::{Discovery, VmState};
+use holdfast_bpf::{Discovery, Vm, VmState};
 use serde::Serialize;
 
 use crate::error::ObserverError;
@@ -83,7 +83,7 @@ pub fn list_vms(wait: Duration) -> Result<VmList, ObserverError> {
     Ok(VmList { schema: "holdfast.vms/1", vms })
 }
 
-fn describe(vm: &holdfast_bpf::Vm) -> VmInfo {
+fn describe(vm: &Vm) -> VmInfo {
     let (kernel, unreadable, deltas) = match &vm.state {
         VmState::Readable(guest) => {
             let deltas = guest.deltas();
@@ -92,7 +92,7 @@ fn describe(vm: &holdfast_bpf::Vm) -> VmInfo {
             words.extend(deltas.current_task.map(|delta| ("current_task", delta)));
             (Some(guest.kernel().to_string()), None, words)
         }
-        VmState::Unreadable(why) => (None, Some(why_unreadable(why.as_ref())), Vec::new()),
+        VmState::Unreadable(why) => (None, Some(why_unreadable(vm, why.as_ref())), Vec::new()),
     };
     let vcpus = vm.vcpus.iter().map(|(number, vcpu)| {
         let base = vcpu.record.map(|record| record.steal_time_gpa.get());
@@ -119,8 +119,12 @@ fn describe(vm: &holdfast_bpf::Vm) -> VmInfo {
 }
 
 /// Why the guest of a VM cannot be read; it is not even tried without a record to begin at.
-pub(crate) fn why_unreadable(why: Option<&impl std::error::Error>) -> String {
-    why.map_or("no vCPU has a steal-time record".into(), chain)
+pub(crate) fn why_unreadable(vm: &Vm, why: Option<&impl std::error::Error>) -> String {
+    match why {
+        Some(why) => chain(why),
+        None if vm.is_being_searched() => "its memory is being searched".into(),
+        None => "no vCPU has a steal-time record".into(),
+    }
 }
 
 /// An error with its causes, on one line.

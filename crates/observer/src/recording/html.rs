@@ -28,13 +28,13 @@ pub(super) fn render(recording: &Recording) -> String {
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" \
          content=\"width=device-width\"><title>Holdfast recording</title><style>{STYLE}</style>\
          <h1>What preempted lock holders cost</h1><p class=\"about\">{}, {} (Linux {}), {}, {}, \
-         {} events{}</p>",
+         {}{}</p>",
         when(about.begin_ns as u64),
         escape(host),
         escape(&about.kernel),
         time(sample.interval_ns),
         count(about.vms.len() as u64, "VM"),
-        recording.notes.len(),
+        count(recording.notes.len() as u64, "event"),
         match about.lost_events {
             0 => String::new(),
             n => format!(", <b>{n} events lost</b>"),
