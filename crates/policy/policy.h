@@ -176,6 +176,18 @@ HF_FN enum hf_target hf_yield_target(enum hf_class class, const struct hf_siblin
 	return named && spun_long ? HF_TO_NAMED : HF_TO_NOBODY;
 }
 
+/*
+ * Whom a vCPU that is looked at between turns gives its CPU, without having asked for it. Where who waits for a
+ * lock tells (@told), by exits of the pause loop and halts, it would be in the way of that: the holder gets a
+ * CPU when a waiter gives up, and two vCPUs that contend are not made to run at once before.
+ */
+HF_FN enum hf_target hf_look_target(enum hf_class class, const struct hf_siblings *s, bool told)
+{
+	enum hf_target target = hf_yield_target(class, s, false, false);
+
+	return told && target == HF_TO_HOLDER ? HF_TO_NOBODY : target;
+}
+
 /* Powers of two of hf_first_look(). */
 #define HF_FIRST_LOOKS 5
 

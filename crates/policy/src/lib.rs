@@ -136,6 +136,12 @@ pub fn yield_target(class: VcpuClass, siblings: &Siblings, named: bool, spun_lon
     unsafe { raw::hf_yield_target(class, siblings, named, spun_long) }
 }
 
+/// Who should have the CPU of a vCPU that is looked at between turns. `told`: waiters for locks tell that they wait.
+pub fn look_target(class: VcpuClass, siblings: &Siblings, told: bool) -> Target {
+    // SAFETY: reads `siblings` only.
+    unsafe { raw::hf_look_target(class, siblings, told) }
+}
+
 /// The virtual times of two vCPUs after the first gave its CPU to the second.
 pub fn swap_places(from: u64, to: u64) -> (u64, u64) {
     let (mut from, mut to) = (from, to);

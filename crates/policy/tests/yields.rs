@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! To whom a vCPU that spins gives its CPU.
 
-use holdfast_policy::{Params, Siblings, Target, VcpuClass, is_worth_extending, yield_target};
+use holdfast_policy::{
+    Params, Siblings, Target, VcpuClass, is_worth_extending, look_target, yield_target,
+};
 use proptest::prelude::*;
 
 fn siblings() -> impl Strategy<Value = Siblings> {
@@ -64,6 +66,13 @@ proptest! {
             Target::ToCalled => prop_assert!(s.called),
             Target::ToNamed => prop_assert!(named),
         }
+    }
+
+    #[test]
+    fn a_look_leaves_locks_to_waiters_that_tell_and_nothing_else(c in class(), s in siblings()) {
+        let (silent, told) = (look_target(c, &s, false), look_target(c, &s, true));
+        prop_assert_eq!(silent, yield_target(c, &s, false, false));
+        prop_assert_eq!(told, if silent == Target::ToHolder { Target::ToNobody } else { silent });
     }
 
     #[test]

@@ -83,6 +83,12 @@ struct hf_qnode {
 };
 
 /*
+ * Where a paravirtual lock has it: struct pv_node, since Linux 4.1. Number of the CPU whose node it is; a native lock
+ * leaves these bytes zero.
+ */
+#define HF_PV_NODE_CPU sizeof(struct hf_qnode)
+
+/*
  * First words of an entry of a guest's call_single_queue: struct __call_single_node, since
  * Linux 5.8. Of its types only one is waited for: other CPUs wake tasks there, too.
  */

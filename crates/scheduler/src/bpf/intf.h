@@ -74,6 +74,7 @@ struct hf_vm_ctx {
 	u64 waiting; /* slots of vCPUs that are preempted */
 	u64 holders; /* of those: stopped in a critical section, or handed a lock since */
 	u64 queued;  /* of those: in a queue, not at its head when they stopped */
+	u64 told_at; /* when one in the queue of a paravirtual lock last left the guest, spinning */
 	struct hf_waiting slots[HF_VM_SLOTS];
 	u64 counts[HF_NR_VM_STATS];
 };

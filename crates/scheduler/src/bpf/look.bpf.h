@@ -92,7 +92,7 @@ static bool look(struct task_struct *p, struct hf_vcpu *v, struct cpu_ctx *cctx)
 		return false;
 	class = hf_read_class(v);
 	find_stuck(vm, class, &stuck);
-	target = hf_yield_target(class, &stuck.siblings, false, false);
+	target = hf_look_target(class, &stuck.siblings, waiters_tell(vm, scx_bpf_now()));
 	vm_stat_add(vm, HF_STAT_LOOKED + target, 1);
 	if (target != HF_TO_NOBODY) {
 		cctx->yield_tid = target_tid(&stuck, target, 0);

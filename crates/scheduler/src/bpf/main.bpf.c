@@ -266,9 +266,8 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
  * Is the running vCPU in a spin that has lasted for longer than is good for it? While it is,
  * pause-loop exits follow one another: closely, or each after twice the time, as KVM has it.
  */
-static bool spun_long(struct cpu_ctx *cctx)
+static bool spun_long(struct cpu_ctx *cctx, u64 now)
 {
-	u64 now = scx_bpf_now();
 	u64 gap = cctx->spinning_at ? now - cctx->spinning_at : 0;
 
 	if (!cctx->spinning_at || (gap > params.look_ns && gap > 3 * cctx->spin_gap_ns))
@@ -286,12 +285,14 @@ static bool spun_long(struct cpu_ctx *cctx)
 bool BPF_STRUCT_OPS(holdfast_yield, struct task_struct *from, struct task_struct *to)
 {
 	struct cpu_ctx *cctx = cpu_ctx_of(bpf_get_smp_processor_id());
+	u64 now = scx_bpf_now();
 	struct hf_vm_ctx *vm = NULL;
 	enum hf_target target;
 	enum hf_class class = HF_UNKNOWN;
 	struct task_ctx *to_ctx;
 	struct stuck stuck;
 	struct hf_vcpu *v;
+	bool tells = false;
 
 	if (!cctx)
 		return false;
@@ -310,9 +311,12 @@ bool BPF_STRUCT_OPS(holdfast_yield, struct task_struct *from, struct task_struct
 	if (vm) {
 		class = hf_read_class(v);
 		find_stuck(vm, class, &stuck);
+		note_spinner(vm, v, class, now);
+		tells = waiters_tell(vm, now);
 	}
 	to_ctx = task_ctx_of(to);
-	target = hf_yield_target(class, &stuck.siblings, to_ctx && to_ctx->queued, spun_long(cctx));
+	target = hf_yield_target(class, &stuck.siblings, to_ctx && to_ctx->queued,
+				 spun_long(cctx, now) || tells);
 	vm_stat_add(vm, HF_STAT_ASKED + target, 1);
 	if (target == HF_TO_NOBODY)
 		return false;

@@ -222,6 +222,31 @@ static void find_stuck(struct hf_vm_ctx *vm, enum hf_class class, struct stuck *
 	s->siblings.queued = vm->queued;
 }
 
+/* How long it counts that one waiter told: where there is contention, many do in this time. */
+#define TOLD_NS (1000ULL * 1000 * 1000)
+
+/*
+ * A vCPU has left its guest because it spun. One in the queue of a paravirtual lock does so again and again,
+ * and halts in the end: it need not be looked at. Waiters for native locks only spin, and where theirs is stuck exits
+ * alone do not tell. CPU 0 looks the same in both.
+ */
+static void note_spinner(struct hf_vm_ctx *vm, const struct hf_vcpu *v, enum hf_class class,
+			 u64 now)
+{
+	u32 cpu = 0;
+
+	if ((class != HF_WAITER && class != HF_HEAD) || !v->qnode_hva ||
+	    bpf_probe_read_user(&cpu, sizeof(cpu), (void *)(v->qnode_hva + HF_PV_NODE_CPU)))
+		return;
+	if (cpu)
+		vm->told_at = now;
+}
+
+static bool waiters_tell(const struct hf_vm_ctx *vm, u64 now)
+{
+	return time_delta(now, vm->told_at) < TOLD_NS;
+}
+
 static u32 target_tid(const struct stuck *s, enum hf_target target, u32 named_tid)
 {
 	switch (target) {
