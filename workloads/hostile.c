@@ -21,7 +21,8 @@
  * itself (crates/guest/tests/hostile.rs).
  *
  * An operation is 2^20 rounds of the loop: what it counts is the CPU time it got. With
- * --rest each vCPU sleeps after it: many of them are a VM that is nearly idle.
+ * --rest each vCPU sleeps after it: many of them are a VM that is nearly idle. With
+ * --replace the VM is ended after so many and another one made, by the same thread.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -48,6 +49,8 @@ static const char *claim = "holder";
 static const char *hold = "65536";
 static const char *rest = "0";
 static unsigned int rest_ms;
+static const char *replace = "0";
+static unsigned int replace_after;
 static const char *blob_path = "/sys/kernel/btf/vmlinux";
 
 /* Words of a per-CPU area, as offsets in it; crates/guest/src/layout.rs reads the same. */
@@ -62,11 +65,14 @@ static struct {
 } area;
 
 static char *memory;
+static uint64_t memory_len;
 static uint64_t areas_gpa;
+static int kvm, vm;
 
 struct vcpu {
 	int fd;
 	struct kvm_run *run;
+	size_t run_len;
 };
 static struct vcpu vcpus[COUNTERS_MAX_SLOTS];
 
@@ -186,7 +192,7 @@ static void fill_area(unsigned int cpu)
 	}
 }
 
-static void start_vcpu(int kvm, int vm, unsigned int cpu)
+static void start_vcpu(unsigned int cpu)
 {
 	const struct kvm_segment code = {
 		.limit = ~0u, .selector = 8, .type = 11, .present = 1, .db = 1, .s = 1, .g = 1
@@ -209,11 +215,10 @@ static void start_vcpu(int kvm, int vm, unsigned int cpu)
 				 .rax = ROUNDS / rounds };
 	struct vcpu *v = &vcpus[cpu];
 	struct kvm_sregs sregs;
-	int size;
 
 	v->fd = must(ioctl(vm, KVM_CREATE_VCPU, cpu), "KVM_CREATE_VCPU");
-	size = must(ioctl(kvm, KVM_GET_VCPU_MMAP_SIZE, 0), "KVM_GET_VCPU_MMAP_SIZE");
-	v->run = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, v->fd, 0);
+	v->run_len = (size_t)must(ioctl(kvm, KVM_GET_VCPU_MMAP_SIZE, 0), "KVM_GET_VCPU_MMAP_SIZE");
+	v->run = mmap(NULL, v->run_len, PROT_READ | PROT_WRITE, MAP_SHARED, v->fd, 0);
 	if (v->run == MAP_FAILED)
 		die(errno, "cannot map vCPU %u", cpu);
 	/* Flat 32-bit segments without paging. */
@@ -229,29 +234,51 @@ static void start_vcpu(int kvm, int vm, unsigned int cpu)
 		die(errno, "KVM does not take a steal-time record");
 }
 
+static void make_vm(void)
+{
+	const struct kvm_userspace_memory_region region = { .memory_size = memory_len,
+							    .userspace_addr = (uintptr_t)memory };
+	unsigned int cpu;
+
+	vm = must(ioctl(kvm, KVM_CREATE_VM, 0), "KVM_CREATE_VM");
+	must(ioctl(vm, KVM_SET_USER_MEMORY_REGION, &region), "KVM_SET_USER_MEMORY_REGION");
+	for (cpu = 0; cpu < workload_args.threads; cpu++) {
+		fill_area(cpu);
+		start_vcpu(cpu);
+	}
+}
+
+/* A VM ends when nobody has it, nor a vCPU of it, open any more. */
+static void end_vm(void)
+{
+	munmap(vcpus[0].run, vcpus[0].run_len);
+	close(vcpus[0].fd);
+	close(vm);
+}
+
 static void prepare(void)
 {
-	struct kvm_userspace_memory_region region = { .flags = 0 };
-	unsigned int cpu;
 	struct btf btf;
 	size_t len;
 	char *blob;
-	int kvm, vm;
 
 	if (strcmp(claim, "holder") && strcmp(claim, "irq") && strcmp(claim, "head") &&
 	    strcmp(claim, "flipping"))
 		usage_error("--claim is holder, irq, head or flipping, not '%s'", claim);
 	number("hold", hold, 16, ROUNDS);
 	rest_ms = number("rest", rest, 0, 60000);
+	replace_after = number("replace", replace, 0, 1u << 30);
+	if (replace_after && workload_args.threads != 1)
+		usage_error("--replace is for one thread");
 	blob = read_blob(&len);
 	if (!btf_open(&btf, blob, len))
 		die(0, "%s is not the BTF of a kernel with per-CPU variables", blob_path);
 	lay_out(&btf);
 
 	areas_gpa = (BTF_GPA + len + PAGE - 1) / PAGE * PAGE;
-	region.memory_size = areas_gpa + workload_args.threads * area.len;
+	memory_len = areas_gpa + workload_args.threads * area.len;
 	/* Populated: a reader looks at resident pages only. */
-	memory = mmap(NULL, region.memory_size, PROT_READ | PROT_WRITE,
+	memory = mmap(NULL, memory_len, PROT_READ | PROT_WRITE,
 		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 	if (memory == MAP_FAILED)
 		die(errno, "no memory");
@@ -262,19 +289,14 @@ static void prepare(void)
 	kvm = open("/dev/kvm", O_RDWR | O_CLOEXEC);
 	if (kvm < 0)
 		die(errno, "cannot open /dev/kvm");
-	vm = must(ioctl(kvm, KVM_CREATE_VM, 0), "KVM_CREATE_VM");
-	region.userspace_addr = (uintptr_t)memory;
-	must(ioctl(vm, KVM_SET_USER_MEMORY_REGION, &region), "KVM_SET_USER_MEMORY_REGION");
-	for (cpu = 0; cpu < workload_args.threads; cpu++) {
-		fill_area(cpu);
-		start_vcpu(kvm, vm, cpu);
-	}
+	make_vm();
 }
 
 static void work(unsigned int worker, struct counters_slot *slot)
 {
 	struct vcpu *v = &vcpus[worker];
 	uint64_t start_ns, end_ns;
+	unsigned int nr_ops = 0;
 
 	for (start_ns = now_ns();; start_ns = end_ns) {
 		while (ioctl(v->fd, KVM_RUN, 0) < 0)
@@ -289,6 +311,12 @@ static void work(unsigned int worker, struct counters_slot *slot)
 			usleep(rest_ms * 1000);
 			end_ns = now_ns();
 		}
+		if (++nr_ops == replace_after) {
+			end_vm();
+			make_vm();
+			nr_ops = 0;
+			end_ns = now_ns();
+		}
 	}
 }
 
@@ -298,6 +326,7 @@ int main(int argc, char **argv)
 		{ "claim", "WHAT", "holder, irq, head or flipping", &claim },
 		{ "hold", "ROUNDS", "of the loop between two moments without a claim", &hold },
 		{ "rest", "MS", "that a vCPU sleeps after each operation", &rest },
+		{ "replace", "OPS", "after which the VM is replaced by another one", &replace },
 		{ "btf", "FILE", "BTF of the kernel it poses as", &blob_path },
 		{ 0 },
 	};

@@ -149,13 +149,16 @@ impl<'obj> Discovery<'obj> {
 
     fn handle(&mut self, event: &hf_event) {
         let raw = &event.vcpu;
+        // A thread runs one vCPU. That of a VM it had before is not forgotten by KVM at once.
+        for vm in self.vms.values_mut().filter(|vm| vm.pid == event.tgid) {
+            vm.vcpus.retain(|_, vcpu| vcpu.tid != raw.tid);
+        }
         let new = || Vm::new(event.tgid, raw.born, event.epoch, Instant::now());
         let vm = self.vms.entry(raw.kvm).or_insert_with(new);
         if vm.born != raw.born {
             *vm = new();
         }
         vm.enter_epoch(event.epoch);
-        vm.vcpus.retain(|_, vcpu| vcpu.tid != raw.tid);
         let slot = |gpa, hva, len| Slot::new(Gpa::new(gpa), Hva::new(hva), len);
         let record = slot(raw.slot_gpa, raw.slot_hva, raw.slot_len)
             .filter(|_| raw.steal_hva != 0)

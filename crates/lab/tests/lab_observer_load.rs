@@ -84,8 +84,41 @@ fn many_vcpus() {
     let recorded: usize = recorded.map(|vm| vm["vcpus"].as_array().unwrap().len()).sum();
     assert_eq!(recorded, VCPUS, "in the recording");
 
+    kill_all_vms(&machine);
+    replaced_vms_are_one(&machine, &mut reports);
     losses_are_told(&machine);
     machine.shut_down().unwrap();
+}
+
+fn kill_all_vms(machine: &Machine) {
+    for vm in 1..VMS {
+        kill(machine, &format!("vm{vm}"), libc::SIGKILL);
+    }
+}
+
+/// A process that makes one VM after the other is one with the last of them, read each time, and
+/// what its thread used is counted once.
+fn replaced_vms_are_one(machine: &Machine, reports: &mut impl Iterator<Item = String>) {
+    let of = |line: String| serde_json::from_str::<Value>(&line).unwrap();
+    let none = |report: &Value| report["vms"].as_array().unwrap().is_empty();
+    assert!(reports.take(20).map(of).any(|report| none(&report)), "killed VMs are still there");
+    let argv = [&machine.workload_path("hostile"), "--threads", "1", "--replace", "50"];
+    machine.request(Request::spawn("replaced", argv)).unwrap();
+    let (mut seen, mut read) = (0, 0);
+    for report in reports.take(10).map(of) {
+        assert_eq!(report["lost_events"], 0);
+        let vms = report["vms"].as_array().unwrap();
+        let vcpus: Vec<_> = vms.iter().flat_map(|vm| vm["vcpus"].as_array().unwrap()).collect();
+        assert!(vcpus.len() <= 1, "{report}");
+        for vcpu in vcpus {
+            seen += 1;
+            read += usize::from(vcpu["readable"] == true);
+            let interval_ns = report["interval_ns"].as_u64().unwrap();
+            assert!(vcpu["run_ns"].as_u64().unwrap() <= interval_ns * 11 / 10, "{report}");
+        }
+    }
+    assert!(seen >= 5 && read > 0, "seen in {seen} of 10 reports, read in {read}");
+    kill(machine, "replaced", libc::SIGKILL);
 }
 
 /// A recorder that does not keep up says so, and the recording knows.
