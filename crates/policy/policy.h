@@ -72,6 +72,7 @@ enum hf_verdict {
 /* What is known of the vCPUs of a VM that are preempted, when another one of it is looked at. */
 struct hf_siblings {
 	bool holder; /* one holds a lock, or was handed one since: everybody queued waits for it */
+	bool next;   /* and is only known to be next: it stopped in a queue */
 	bool queued; /* one is in a queue: those behind it wait for it */
 	bool called; /* one has cross-CPU calls pending, which some caller may spin on */
 };
@@ -178,14 +179,14 @@ HF_FN enum hf_target hf_yield_target(enum hf_class class, const struct hf_siblin
 
 /*
  * Whom a vCPU that is looked at between turns gives its CPU, without having asked for it. Where who waits for a
- * lock tells (@told), by exits of the pause loop and halts, it would be in the way of that: the holder gets a
- * CPU when a waiter gives up, and two vCPUs that contend are not made to run at once before.
+ * lock tells (@told), by exits of the pause loop and halts, a look would be in the way of that: whoever is next gets
+ * a CPU when a waiter gives up, and two vCPUs that contend are not made to run at once before.
  */
 HF_FN enum hf_target hf_look_target(enum hf_class class, const struct hf_siblings *s, bool told)
 {
 	enum hf_target target = hf_yield_target(class, s, false, false);
 
-	return told && target == HF_TO_HOLDER ? HF_TO_NOBODY : target;
+	return told && target == HF_TO_HOLDER && s->next ? HF_TO_NOBODY : target;
 }
 
 /* Powers of two of hf_first_look(). */

@@ -26,14 +26,15 @@ fn class() -> impl Strategy<Value = VcpuClass> {
 
 /// Nobody of the VM is preempted, or somebody who makes others wait.
 fn siblings() -> impl Strategy<Value = Siblings> {
-    any::<(bool, bool, bool)>().prop_map(|(holder, queued, called)| Siblings {
+    any::<(bool, bool, bool, bool)>().prop_map(|(holder, next, queued, called)| Siblings {
         holder,
+        next,
         queued,
         called,
     })
 }
 
-const ALONE: Siblings = Siblings { holder: false, queued: false, called: false };
+const ALONE: Siblings = Siblings { holder: false, next: false, queued: false, called: false };
 
 /// Runs one grace to its end; the time granted and the verdict.
 fn run_grace(p: &Params, grace: &mut Grace, bank: &mut u64, class: VcpuClass) -> (u64, Verdict) {

@@ -72,7 +72,8 @@ struct hf_vm_ctx {
 	u32 pad;
 	u64 bank_ns; /* grace saved */
 	u64 waiting; /* slots of vCPUs that are preempted */
-	u64 holders; /* of those: stopped in a critical section, or handed a lock since */
+	u64 holders; /* of those: stopped in a critical section */
+	u64 heads;   /* of those: stopped at the head of a queue, or came there since */
 	u64 queued;  /* of those: in a queue, not at its head when they stopped */
 	u64 told_at; /* when one in the queue of a paravirtual lock last left the guest, spinning */
 	struct hf_waiting slots[HF_VM_SLOTS];

@@ -88,7 +88,7 @@ static bool look(struct task_struct *p, struct hf_vcpu *v, struct cpu_ctx *cctx)
 	enum hf_class class;
 	struct stuck stuck;
 
-	if (!vm || !(vm->holders | vm->queued))
+	if (!vm || !(vm->holders | vm->heads | vm->queued))
 		return false;
 	class = hf_read_class(v);
 	find_stuck(vm, class, &stuck);

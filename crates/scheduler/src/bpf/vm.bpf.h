@@ -120,7 +120,9 @@ static void list_preempted(struct hf_vm_ctx *vm, const struct hf_vcpu *v, enum h
 	w->direct_map_hva = v->direct_map_hva;
 	w->slot_hva = v->slot_hva;
 	w->slot_len = v->slot_len;
-	if (hf_is_protected(class))
+	if (class == HF_HEAD)
+		__sync_fetch_and_or(&vm->heads, 1ULL << slot);
+	else if (hf_is_protected(class))
 		__sync_fetch_and_or(&vm->holders, 1ULL << slot);
 	else if (class == HF_WAITER)
 		__sync_fetch_and_or(&vm->queued, 1ULL << slot);
@@ -137,6 +139,7 @@ static void unlist_preempted(struct hf_vm_ctx *vm, const struct hf_vcpu *v)
 		return;
 	__sync_fetch_and_and(&vm->waiting, others);
 	__sync_fetch_and_and(&vm->holders, others);
+	__sync_fetch_and_and(&vm->heads, others);
 	__sync_fetch_and_and(&vm->queued, others);
 }
 
@@ -163,19 +166,22 @@ static u32 find_owner(struct hf_vm_ctx *vm)
 		    bpf_probe_read_user(&qnode, sizeof(qnode), (void *)w->qnode_hva))
 			continue;
 		if (qnode.count && qnode.locked) {
-			__sync_fetch_and_or(&vm->holders, 1ULL << (slot % HF_VM_SLOTS));
+			__sync_fetch_and_or(&vm->heads, 1ULL << (slot % HF_VM_SLOTS));
 			return w->tid;
 		}
 	}
 	return 0;
 }
 
-/* A preempted vCPU that others wait for in a lock's queue; 0: none known. */
-static u32 find_holder(struct hf_vm_ctx *vm)
+/* A preempted vCPU that others wait for in a lock's queue, one that is @next if there is no other; 0: none known. */
+static u32 find_holder(struct hf_vm_ctx *vm, bool *next)
 {
 	u64 holders = vm->holders & vm->waiting;
 	struct hf_waiting *w;
 
+	*next = !holders;
+	if (!holders)
+		holders = vm->heads & vm->waiting;
 	if (!holders)
 		return vm->queued ? find_owner(vm) : 0;
 	w = MEMBER_VPTR(vm->slots, [ctzll(holders)]);
@@ -216,7 +222,7 @@ static void find_stuck(struct hf_vm_ctx *vm, enum hf_class class, struct stuck *
 	/* Who is Free waits for no call. */
 	if (class != HF_FREE)
 		s->called_tid = find_called(vm);
-	s->holder_tid = find_holder(vm);
+	s->holder_tid = find_holder(vm, &s->siblings.next);
 	s->siblings.called = s->called_tid;
 	s->siblings.holder = s->holder_tid;
 	s->siblings.queued = vm->queued;
@@ -227,7 +233,7 @@ static void find_stuck(struct hf_vm_ctx *vm, enum hf_class class, struct stuck *
 
 /*
  * A vCPU has left its guest because it spun. One in the queue of a paravirtual lock does so again and again,
- * and halts in the end: it need not be looked at. Waiters for native locks only spin, and where theirs is stuck exits
+ * and halts in the end: who is next in the queue need not be looked for. Waiters for native locks only spin, and where theirs is stuck exits
  * alone do not tell. CPU 0 looks the same in both.
  */
 static void note_spinner(struct hf_vm_ctx *vm, const struct hf_vcpu *v, enum hf_class class,
