@@ -232,9 +232,10 @@ static void find_stuck(struct hf_vm_ctx *vm, enum hf_class class, struct stuck *
 #define TOLD_NS (1000ULL * 1000 * 1000)
 
 /*
- * A vCPU has left its guest because it spun. One in the queue of a paravirtual lock does so again and again,
- * and halts in the end: who is next in the queue need not be looked for. Waiters for native locks only spin, and where theirs is stuck exits
- * alone do not tell. CPU 0 looks the same in both.
+ * A vCPU has left its guest because it spun. One in the queue of a paravirtual lock does so
+ * again and again, and halts in the end: who is next in the queue need not be looked for.
+ * Waiters for native locks only spin, and where theirs is stuck exits alone do not tell.
+ * CPU 0 looks the same in both.
  */
 static void note_spinner(struct hf_vm_ctx *vm, const struct hf_vcpu *v, enum hf_class class,
 			 u64 now)
