@@ -10,6 +10,7 @@ use ratatui::widgets::{Block, Clear, Paragraph, Row, Table};
 
 use super::state::{Order, State};
 use crate::histogram::time;
+use crate::output::count;
 use crate::sample::{Counters, VmSample};
 
 const HELP: &str = " Up Down j k   choose a VM               Enter  look into it
@@ -75,8 +76,9 @@ fn headline(state: &State) -> Line<'static> {
         Order::Cpu => "CPU%",
     };
     let mut text = format!(
-        " holdfast top   {} VMs, {vcpus} vCPUs   every {:?}, sorted by {order}",
-        state.vms().len(),
+        " holdfast top   {}, {}   every {:?}, sorted by {order}",
+        count(state.vms().len() as u64, "VM"),
+        count(vcpus as u64, "vCPU"),
         state.interval
     );
     if state.paused {
