@@ -116,6 +116,7 @@ fn hang(head: &str, text: &str) -> String {
         textwrap::Options::new(WIDTH)
             .initial_indent(head)
             .subsequent_indent(&indent)
+            .word_splitter(textwrap::WordSplitter::NoHyphenation)
             .break_words(false),
     )
 }

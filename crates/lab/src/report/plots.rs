@@ -138,8 +138,7 @@ pub(super) fn intervals(result: &RunResult, experiment: &Experiment, metric: Met
             let (pixel_x, pixel_y) = chart.backend_coord(&(high + margin, y));
             if c.ratio > high {
                 let told = format!("{} \u{2192}", format::figure(c.ratio));
-                let style = (FONT, 16).into_font().color(&color);
-                let style = style.pos(Pos::new(HPos::Right, VPos::Center));
+                let style = text(16).color(&color).pos(Pos::new(HPos::Right, VPos::Center));
                 area.draw(&Text::new(told, (pixel_x, pixel_y), style))?;
             } else {
                 let line = PathElement::new([(c.low, y), (end, y)], color.stroke_width(3));

@@ -139,23 +139,15 @@ fn write_verdict(out: &mut String, v: &Verdict) -> fmt::Result {
 /// Writes `text` after `head`, broken between words; further lines are indented as far as `head`.
 fn write_wrapped(out: &mut String, head: &str, text: &str) -> fmt::Result {
     let indent = " ".repeat(head.chars().count());
-    let mut line = head.to_string();
-    let mut is_empty = true;
     // What ended and what was said last comes from consoles: nothing of it may change the terminal.
     let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    for word in text.split_whitespace() {
-        if !is_empty && line.chars().count() + 1 + word.chars().count() > COLUMNS {
-            writeln!(out, "{line}")?;
-            line.clone_from(&indent);
-            is_empty = true;
-        }
-        if !is_empty {
-            line.push(' ');
-        }
-        line.push_str(word);
-        is_empty = false;
-    }
-    writeln!(out, "{}", line.trim_end())
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let options = textwrap::Options::new(COLUMNS)
+        .initial_indent(head)
+        .subsequent_indent(&indent)
+        .word_splitter(textwrap::WordSplitter::NoHyphenation)
+        .break_words(false);
+    writeln!(out, "{}", textwrap::fill(&text, options).trim_end())
 }
 
 fn shorten(text: &str, width: usize) -> String {
