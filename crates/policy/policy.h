@@ -127,6 +127,12 @@ HF_FN bool hf_is_protected(enum hf_class class)
 	return class == HF_HOLDER || class == HF_IRQ || class == HF_HEAD;
 }
 
+/* Is it in the queue of a lock? */
+HF_FN bool hf_is_queued(enum hf_class class)
+{
+	return class == HF_WAITER || class == HF_HEAD;
+}
+
 /*
  * Does it help to keep this vCPU running? One that holds a lock gets done with it. One
  * that is queued gets through, unless the queue cannot move. And what looks like a
@@ -178,9 +184,10 @@ HF_FN enum hf_target hf_yield_target(enum hf_class class, const struct hf_siblin
 }
 
 /*
- * Whom a vCPU that is looked at between turns gives its CPU, without having asked for it. Where who waits for a
- * lock tells (@told), by exits of the pause loop and halts, a look would be in the way of that: whoever is next gets
- * a CPU when a waiter gives up, and two vCPUs that contend are not made to run at once before.
+ * Whom a vCPU that is looked at between turns gives its CPU, without having asked for it.
+ * Where who waits for a lock tells (@told), by exits of the pause loop and halts, a look would
+ * be in the way of that: whoever is next gets a CPU when a waiter gives up, and two vCPUs that
+ * contend are not made to run at once before.
  */
 HF_FN enum hf_target hf_look_target(enum hf_class class, const struct hf_siblings *s, bool told)
 {
@@ -268,7 +275,7 @@ out_end:
 /* A vCPU that has used @cpu_ns of CPU time is seen with this class. */
 HF_FN void hf_see(struct hf_grace *g, enum hf_class class, u64 cpu_ns)
 {
-	if (class == HF_FREE || class == HF_WAITER || class == HF_HEAD)
+	if (class == HF_FREE || hf_is_queued(class))
 		g->held_since_ns = 0;
 	else if (class != HF_UNKNOWN && !g->held_since_ns)
 		g->held_since_ns = cpu_ns;
@@ -385,7 +392,7 @@ HF_FN u64 hf_part_of_slice(u32 permille, u32 weight, const struct hf_params *prm
 HF_FN u64 hf_queue_key(u64 vtime, enum hf_class class, bool woken, u32 weight,
 		       const struct hf_params *prm)
 {
-	bool first = woken ? class == HF_WAITER || class == HF_HEAD : hf_is_protected(class);
+	bool first = woken ? hf_is_queued(class) : hf_is_protected(class);
 
 	return first ? vtime - hf_part_of_slice(prm->resume_boost_permille, weight, prm) : vtime;
 }

@@ -201,11 +201,9 @@ impl<'obj> Discovery<'obj> {
         let Some(vm) = self.vms.get_mut(&kvm).filter(|vm| vm.born == born) else {
             return Ok(());
         };
-        let mut layout = None;
         let state = match found {
             Ok(Ok(guest)) => {
                 log::info!("pid {}: guest kernel can be read: {}", vm.pid, guest.kernel());
-                layout = Some(layout_of(&guest, epoch));
                 VmState::Readable(guest)
             }
             Ok(Err(why)) => {
@@ -215,11 +213,13 @@ impl<'obj> Discovery<'obj> {
             // It has said why. No guest stops what is done for the others.
             Err(_) => VmState::Unreadable(None),
         };
-        if let (true, Some(layout)) = (vm.end_resolving(state, epoch, now), layout) {
+        if vm.end_resolving(state, epoch, now)
+            && let VmState::Readable(guest) = &vm.state
+        {
             self.skel
                 .maps
                 .layouts
-                .update(&kvm.to_ne_bytes(), as_bytes(&layout), MapFlags::ANY)
+                .update(&kvm.to_ne_bytes(), as_bytes(&layout_of(guest, epoch)), MapFlags::ANY)
                 .map_err(|source| map_error("publish a layout", "layouts", source))?;
         }
         Ok(())

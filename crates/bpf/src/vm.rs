@@ -50,8 +50,8 @@ pub struct Vm {
     pub(crate) epoch: u32,
     /// There was news since the last attempt.
     has_news: bool,
-    /// One is being made.
-    is_tried: bool,
+    /// An attempt is being made.
+    is_being_searched: bool,
     /// Prompt attempts there were left at the last of them, and when that was.
     prompt: u32,
     prompt_since: Instant,
@@ -69,7 +69,7 @@ impl Vm {
             born,
             epoch,
             has_news: true,
-            is_tried: false,
+            is_being_searched: false,
             prompt: PROMPT_MAX,
             prompt_since: now,
             retry_at: now,
@@ -103,7 +103,7 @@ impl Vm {
 
     /// From when on it is worth trying to read it; `None` while it is or cannot be, or it is being tried.
     pub(crate) fn resolving_due(&self, now: Instant) -> Option<Instant> {
-        let is_open = !self.is_tried
+        let is_open = !self.is_being_searched
             && matches!(self.state, VmState::Unreadable(_))
             && self.vcpus.values().any(|vcpu| vcpu.record.is_some());
         let is_prompt = self.has_news && self.prompt_at(now) > 0;
@@ -116,7 +116,7 @@ impl Vm {
 
     /// An attempt to read it begins.
     pub(crate) fn begin_resolving(&mut self, now: Instant) {
-        self.is_tried = true;
+        self.is_being_searched = true;
         let prompt = if self.has_news { self.prompt_at(now) } else { 0 };
         if prompt > 0 {
             self.prompt = prompt - 1;
@@ -131,7 +131,7 @@ impl Vm {
     /// An attempt that was begun in `epoch` has ended; what came of it counts if it is still that.
     /// True if it does.
     pub(crate) fn end_resolving(&mut self, state: VmState, epoch: u32, now: Instant) -> bool {
-        self.is_tried = false;
+        self.is_being_searched = false;
         self.retry_at = now + self.retry_after;
         let counts = self.epoch == epoch;
         if counts {
@@ -142,7 +142,7 @@ impl Vm {
 
     /// Is its memory being searched?
     pub fn is_being_searched(&self) -> bool {
-        self.is_tried
+        self.is_being_searched
     }
 
     pub(crate) fn records(&self) -> Vec<VcpuRecord> {

@@ -238,7 +238,8 @@ impl<'obj> Observer<'obj> {
             if is_same {
                 vm.vcpus.append(&mut next.vcpus);
                 vm.kernel = vm.kernel.take().or(next.kernel.take());
-                vm.unreadable = vm.unreadable.take().or(next.unreadable.take());
+                let why = vm.unreadable.take().or(next.unreadable.take());
+                vm.unreadable = why.filter(|_| vm.kernel.is_none());
             }
             is_same
         });

@@ -8,6 +8,10 @@ use holdfast_policy::{
 };
 use proptest::prelude::*;
 
+mod common;
+
+use common::class;
+
 const PARAMS: Params = Params {
     slice_ns: 2_000_000,
     grace_max_ns: 1_000_000,
@@ -91,10 +95,6 @@ fn simulate(tasks: &mut [Task], turns: usize, start_vtime: u64) -> u64 {
         task.runnable_since = now + task.sleeps_ns;
     }
     now
-}
-
-fn class() -> impl Strategy<Value = VcpuClass> {
-    proptest::sample::select(VcpuClass::ALL.to_vec())
 }
 
 #[test]

@@ -4,6 +4,10 @@
 use holdfast_policy::{Grace, Params, Siblings, VcpuClass, Verdict, is_worth_extending, see};
 use proptest::prelude::*;
 
+mod common;
+
+use common::{class, siblings};
+
 fn params() -> impl Strategy<Value = Params> {
     (1_000u64..100_000, 1u64..100, 0u32..=1000, 0u64..50_000_000).prop_map(
         |(grace_step_ns, steps, grace_share_permille, grace_bank_max_ns)| Params {
@@ -18,20 +22,6 @@ fn params() -> impl Strategy<Value = Params> {
             wakeup_margin_permille: 500,
         },
     )
-}
-
-fn class() -> impl Strategy<Value = VcpuClass> {
-    proptest::sample::select(VcpuClass::ALL.to_vec())
-}
-
-/// Nobody of the VM is preempted, or somebody who makes others wait.
-fn siblings() -> impl Strategy<Value = Siblings> {
-    any::<(bool, bool, bool, bool)>().prop_map(|(holder, next, queued, called)| Siblings {
-        holder,
-        next,
-        queued,
-        called,
-    })
 }
 
 const ALONE: Siblings = Siblings { holder: false, next: false, queued: false, called: false };

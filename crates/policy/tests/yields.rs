@@ -6,18 +6,9 @@ use holdfast_policy::{
 };
 use proptest::prelude::*;
 
-fn siblings() -> impl Strategy<Value = Siblings> {
-    any::<(bool, bool, bool, bool)>().prop_map(|(holder, next, queued, called)| Siblings {
-        holder,
-        next,
-        queued,
-        called,
-    })
-}
+mod common;
 
-fn class() -> impl Strategy<Value = VcpuClass> {
-    proptest::sample::select(VcpuClass::ALL.to_vec())
-}
+use common::{class, siblings};
 
 #[test]
 fn a_waiter_runs_its_holder_and_a_caller_whom_it_called() {

@@ -83,8 +83,8 @@ struct hf_qnode {
 };
 
 /*
- * Where a paravirtual lock has it: struct pv_node, since Linux 4.1. Number of the CPU whose node it is; a native lock
- * leaves these bytes zero.
+ * What follows in the node of a paravirtual lock (struct pv_node, since Linux 4.1): the number
+ * of its CPU. A native lock leaves these bytes zero.
  */
 #define HF_PV_NODE_CPU sizeof(struct hf_qnode)
 

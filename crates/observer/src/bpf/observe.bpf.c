@@ -163,7 +163,7 @@ static void switched_out(struct task_struct *p, const struct hf_vcpu *v, bool pr
 		s = begin_vm_state(v->kvm);
 		if (s)
 			__sync_fetch_and_add(&s->nr_off[class], 1);
-	} else if (class == HF_WAITER || class == HF_HEAD) {
+	} else if (hf_is_queued(class)) {
 		c->absence = HF_LOCK_HALT;
 		c->nr_lock_halts++;
 	} else {
@@ -253,7 +253,7 @@ static long look_at_sibling(u32 id, struct sibling_walk *w)
 	if (!v)
 		return 0;
 	class = sibling_class(v);
-	if (class == HF_WAITER || class == HF_HEAD) {
+	if (hf_is_queued(class)) {
 		w->waiting |= 1ULL << (id & 63);
 		w->nr++;
 	}
@@ -338,7 +338,7 @@ int clock(void *ctx)
 	c->samples[class]++;
 
 	s = bpf_map_lookup_elem(&vm_states, &c->kvm);
-	if (s && (class == HF_WAITER || class == HF_HEAD)) {
+	if (s && hf_is_queued(class)) {
 		off = (s->nr_off[HF_HOLDER] || s->nr_off[HF_IRQ]) | !!s->nr_off[HF_HEAD] << 1;
 		if (off & 1)
 			c->samples_holder_off++;

@@ -285,7 +285,6 @@ static bool spun_long(struct cpu_ctx *cctx, u64 now)
 bool BPF_STRUCT_OPS(holdfast_yield, struct task_struct *from, struct task_struct *to)
 {
 	struct cpu_ctx *cctx = cpu_ctx_of(bpf_get_smp_processor_id());
-	u64 now = scx_bpf_now();
 	struct hf_vm_ctx *vm = NULL;
 	enum hf_target target;
 	enum hf_class class = HF_UNKNOWN;
@@ -293,6 +292,7 @@ bool BPF_STRUCT_OPS(holdfast_yield, struct task_struct *from, struct task_struct
 	struct stuck stuck;
 	struct hf_vcpu *v;
 	bool tells = false;
+	u64 now;
 
 	if (!cctx)
 		return false;
@@ -305,6 +305,7 @@ bool BPF_STRUCT_OPS(holdfast_yield, struct task_struct *from, struct task_struct
 	if (!directed_yield_enabled)
 		return false;
 
+	now = scx_bpf_now();
 	v = readable_vcpu_of(from);
 	vm = vm_ctx_of(v);
 	__builtin_memset(&stuck, 0, sizeof(stuck));

@@ -173,7 +173,10 @@ static u32 find_owner(struct hf_vm_ctx *vm)
 	return 0;
 }
 
-/* A preempted vCPU that others wait for in a lock's queue, one that is @next if there is no other; 0: none known. */
+/*
+ * A preempted vCPU that others wait for in a lock's queue, one that is @next if there is no
+ * other; 0: none known.
+ */
 static u32 find_holder(struct hf_vm_ctx *vm, bool *next)
 {
 	u64 holders = vm->holders & vm->waiting;
@@ -242,7 +245,7 @@ static void note_spinner(struct hf_vm_ctx *vm, const struct hf_vcpu *v, enum hf_
 {
 	u32 cpu = 0;
 
-	if ((class != HF_WAITER && class != HF_HEAD) || !v->qnode_hva ||
+	if (!hf_is_queued(class) || !v->qnode_hva ||
 	    bpf_probe_read_user(&cpu, sizeof(cpu), (void *)(v->qnode_hva + HF_PV_NODE_CPU)))
 		return;
 	if (cpu)
