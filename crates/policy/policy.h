@@ -345,35 +345,54 @@ HF_FN u64 hf_charge(u64 vtime, u64 ran_ns, u32 weight)
 }
 
 /*
- * Virtual time of a task that becomes runnable. One that slept may claim one slice of
- * the past and no more. One that never stopped wanting to run keeps what it is owed,
- * up to the much larger bound that affinity can make it fall behind.
+ * How far behind the host's virtual time a task may come to be. One that slept may claim one
+ * slice of the past and no more. One that never stopped wanting to run keeps what it is
+ * owed, up to the much larger bound that affinity can make it fall behind.
  */
 #define HF_OWED_MAX_SLICES 32
 
-HF_FN u64 hf_place(u64 vtime, u64 vtime_now, u32 weight, bool slept, const struct hf_params *prm)
+HF_FN u64 hf_credit(u32 weight, bool slept, const struct hf_params *prm)
 {
-	u64 credit_ns = prm->slice_ns * (slept ? 1 : HF_OWED_MAX_SLICES);
-	u64 floor;
-
 	/* A light task that holds a lock may be far ahead of its turn: what a heavy one is owed stays. */
 	if (!slept && weight > HF_WEIGHT_NICE0)
 		weight = HF_WEIGHT_NICE0;
-	floor = vtime_now - hf_scale_by_weight(credit_ns, weight);
-
-	return hf_vtime_before(vtime, floor) ? floor : vtime;
+	return hf_scale_by_weight(prm->slice_ns * (slept ? 1 : HF_OWED_MAX_SLICES), weight);
 }
 
 /*
- * The host's virtual time after some task was charged up to @vtime. It follows the
- * task that is furthest ahead at a distance of a slice, so that one which ran alone
- * for long never waits for longer than that when others come.
+ * Virtual time of a task that becomes runnable: not too far behind, and not so far ahead that
+ * the kernel's watchdog ends the scheduler before its turn comes, whatever it weighs.
  */
-HF_FN u64 hf_advance(u64 vtime_now, u64 vtime, u32 weight, const struct hf_params *prm)
+HF_FN u64 hf_place(u64 vtime, u64 vtime_now, u32 weight, bool slept, const struct hf_params *prm)
 {
-	u64 trailing = vtime - hf_scale_by_weight(prm->slice_ns, weight);
+	u64 floor = vtime_now - hf_credit(weight, slept, prm);
+	u64 ceiling = vtime_now + hf_scale_by_weight(prm->slice_ns, HF_WEIGHT_MIN);
 
-	return hf_vtime_before(vtime_now, trailing) ? trailing : vtime_now;
+	if (hf_vtime_before(vtime, floor))
+		return floor;
+	return hf_vtime_before(ceiling, vtime) ? ceiling : vtime;
+}
+
+/*
+ * The host's virtual time, when @least is that of whoever is furthest behind among those who
+ * want a CPU. Not of whoever is furthest ahead: a light task is, for long, after each of its
+ * turns, and who wakes then would wait for everybody else to come there.
+ */
+HF_FN u64 hf_advance(u64 vtime_now, u64 least)
+{
+	return hf_vtime_before(vtime_now, least) ? least : vtime_now;
+}
+
+/*
+ * Virtual time of a task that goes on with its CPU because nobody else could have had it. It
+ * took nothing from anybody: when others come it is ahead of them by a slice, however long
+ * that lasted.
+ */
+HF_FN u64 hf_forgive(u64 vtime, u64 vtime_now, u32 weight, const struct hf_params *prm)
+{
+	u64 ceiling = vtime_now + hf_scale_by_weight(prm->slice_ns, weight);
+
+	return hf_vtime_before(ceiling, vtime) ? ceiling : vtime;
 }
 
 /* So many thousandths of a slice, as virtual time of a task of @weight. */

@@ -91,10 +91,16 @@ impl Params {
         unsafe { raw::hf_place(vtime, vtime_now, weight, slept, self) }
     }
 
-    /// The host's virtual time after some task was charged up to `vtime`.
-    pub fn advance(&self, vtime_now: u64, vtime: u64, weight: u32) -> u64 {
+    /// How far behind the host's virtual time a task of `weight` may be.
+    pub fn credit(&self, weight: u32, slept: bool) -> u64 {
         // SAFETY: reads `self` only.
-        unsafe { raw::hf_advance(vtime_now, vtime, weight, self) }
+        unsafe { raw::hf_credit(weight, slept, self) }
+    }
+
+    /// Virtual time of a task that goes on because nobody else could have had its CPU.
+    pub fn forgive(&self, vtime: u64, vtime_now: u64, weight: u32) -> u64 {
+        // SAFETY: reads `self` only.
+        unsafe { raw::hf_forgive(vtime, vtime_now, weight, self) }
     }
 
     /// Position in the queue of a runnable task that was `class` when it stopped; `woken` if it had
@@ -140,6 +146,12 @@ pub fn yield_target(class: VcpuClass, siblings: &Siblings, named: bool, spun_lon
 pub fn look_target(class: VcpuClass, siblings: &Siblings, told: bool) -> Target {
     // SAFETY: reads `siblings` only.
     unsafe { raw::hf_look_target(class, siblings, told) }
+}
+
+/// The host's virtual time, when `least` is that of whoever is furthest behind.
+pub fn advance(vtime_now: u64, least: u64) -> u64 {
+    // SAFETY: a pure function of its arguments.
+    unsafe { raw::hf_advance(vtime_now, least) }
 }
 
 /// The virtual times of two vCPUs after the first gave its CPU to the second.

@@ -3,8 +3,8 @@
 //! with the smallest key, and tasks that may claim what they like.
 
 use holdfast_policy::{
-    Grace, Params, Siblings, VcpuClass, Verdict, WEIGHT_NICE0, charge, swap_places, vtime_before,
-    weight_in_group,
+    Grace, Params, Siblings, VcpuClass, Verdict, WEIGHT_NICE0, advance, charge, swap_places,
+    vtime_before, weight_in_group,
 };
 use proptest::prelude::*;
 
@@ -31,6 +31,8 @@ struct Task {
     claims: VcpuClass,
     /// Runs for a slice and then sleeps for this long; 0: never sleeps.
     sleeps_ns: u64,
+    /// For how much longer than a slice it runs, as turns end at ticks.
+    overrun_ns: u64,
     vtime: u64,
     ran_ns: u64,
     longest_wait_ns: u64,
@@ -45,6 +47,7 @@ impl Task {
             weight,
             claims,
             sleeps_ns: 0,
+            overrun_ns: 0,
             vtime: 0,
             ran_ns: 0,
             longest_wait_ns: 0,
@@ -70,9 +73,12 @@ fn simulate(tasks: &mut [Task], turns: usize, start_vtime: u64) -> u64 {
             now += PARAMS.slice_ns;
             continue;
         };
+        vtime_now = advance(vtime_now, keys[next]);
         let task = &mut tasks[next];
         task.longest_wait_ns = task.longest_wait_ns.max(now - task.runnable_since);
-        let mut ran = PARAMS.slice_ns;
+        let behind = task.vtime.wrapping_sub(PARAMS.credit(task.weight, false));
+        vtime_now = advance(vtime_now, behind);
+        let mut ran = PARAMS.slice_ns + task.overrun_ns;
         loop {
             let decision = PARAMS.decide(
                 &mut task.grace,
@@ -89,10 +95,14 @@ fn simulate(tasks: &mut [Task], turns: usize, start_vtime: u64) -> u64 {
         task.ran_ns += ran;
         task.bank_ns = PARAMS.earn(task.bank_ns, ran);
         task.vtime = charge(task.vtime, ran, task.weight);
-        vtime_now = PARAMS.advance(vtime_now, task.vtime, task.weight);
+        task.runnable_since = now + task.sleeps_ns;
+        let is_alone = (0..tasks.len()).all(|i| i == next || tasks[i].runnable_since > now);
+        let task = &mut tasks[next];
+        if is_alone && task.sleeps_ns == 0 {
+            task.vtime = PARAMS.forgive(task.vtime, vtime_now, task.weight);
+        }
         task.vtime = PARAMS.place(task.vtime, vtime_now, task.weight, task.sleeps_ns > 0);
         keys[next] = PARAMS.queue_key(task.vtime, task.claims, task.sleeps_ns > 0, task.weight);
-        task.runnable_since = now + task.sleeps_ns;
     }
     now
 }
@@ -148,6 +158,71 @@ proptest! {
         simulate(&mut tasks, 2_000, 0);
         // However long it slept, the other one waits for its turn and for the credit, no longer.
         prop_assert!(tasks[0].longest_wait_ns <= 4 * PARAMS.slice_ns, "{:?}", tasks[0]);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..Default::default() })]
+
+    #[test]
+    fn light_tasks_do_not_keep_those_waiting_who_wake(
+        hogs in 1usize..8,
+        light in prop::collection::vec((WEIGHT_NICE0 / 100..WEIGHT_NICE0 / 5, 0u64..8_000_000), 1..4),
+        sleep_ms in 1u64..1_000,
+        overrun_ns in 0u64..8_000_000,
+    ) {
+        let mut tasks = vec![Task::new(WEIGHT_NICE0, VcpuClass::Unknown); hogs];
+        tasks.iter_mut().for_each(|task| task.overrun_ns = overrun_ns);
+        let mut longest_turn_ns = PARAMS.slice_ns + overrun_ns;
+        for (weight, overrun_ns) in light {
+            let mut task = Task::new(weight, VcpuClass::Unknown);
+            task.overrun_ns = overrun_ns;
+            longest_turn_ns = longest_turn_ns.max(PARAMS.slice_ns + overrun_ns);
+            tasks.push(task);
+        }
+        let mut sleeper = Task::new(WEIGHT_NICE0, VcpuClass::Unknown);
+        sleeper.sleeps_ns = sleep_ms * 1_000_000;
+        tasks.push(sleeper);
+        simulate(&mut tasks, 10_000, 0);
+        // At first all are equal; later nobody is further behind than who wakes, not for long.
+        let sleeper = tasks.last().unwrap();
+        let at_first = longest_turn_ns * (tasks.len() as u64 - 1);
+        prop_assert!(sleeper.longest_wait_ns <= at_first, "{sleeper:?}");
+    }
+
+    #[test]
+    fn who_ran_while_nobody_waited_is_ahead_by_a_slice(
+        vtime_now in 1u64 << 40..1 << 60,
+        ran_ns in 0u64..1 << 40,
+        weight in WEIGHT_NICE0 / 800..100 * WEIGHT_NICE0,
+    ) {
+        let vtime = charge(vtime_now, ran_ns, weight);
+        let forgiven = PARAMS.forgive(vtime, vtime_now, weight);
+        prop_assert_eq!(forgiven, vtime.min(charge(vtime_now, PARAMS.slice_ns, weight)));
+    }
+
+    #[test]
+    fn nobody_is_placed_further_ahead_than_a_turn_of_the_lightest(
+        vtime: u64,
+        vtime_now: u64,
+        weight in WEIGHT_NICE0 / 800..100 * WEIGHT_NICE0,
+        slept: bool,
+    ) {
+        let place = PARAMS.place(vtime, vtime_now, weight, slept);
+        let lightest = charge(vtime_now, PARAMS.slice_ns, WEIGHT_NICE0 / 800);
+        prop_assert!(!vtime_before(lightest, place));
+        let credit = PARAMS.credit(weight, slept);
+        prop_assert!(!vtime_before(place, vtime_now.wrapping_sub(credit)));
+    }
+
+    #[test]
+    fn one_who_cannot_run_does_not_stop_time(stuck: u64, runs in 0u64..1 << 50, weight in WEIGHT_NICE0 / 800..100 * WEIGHT_NICE0) {
+        // He is furthest behind all the while; the others' time goes on at a distance.
+        let start = stuck.wrapping_add(runs);
+        let vtime_now = advance(advance(stuck, stuck), start.wrapping_sub(PARAMS.credit(weight, false)));
+        let place = PARAMS.place(stuck, vtime_now, WEIGHT_NICE0, true);
+        let bound = PARAMS.credit(weight, false) + PARAMS.credit(WEIGHT_NICE0, true);
+        prop_assert!(start.wrapping_sub(place) <= bound, "{} ns", start.wrapping_sub(place));
     }
 }
 

@@ -81,8 +81,8 @@ struct cpu_ctx {
 	u32 look_tid;	 /* whom the timer looks at; 0: nobody */
 	u32 yield_tid;	 /* to whom the running task gives its CPU; 0: nobody */
 	bool preempting; /* a waking task has asked for this CPU */
+	u32 has_pinned;	 /* its own queue may not be empty; set by others */
 	bool grace_over; /* the timer has decided: no new grace for this turn */
-	bool has_pinned; /* its own queue may not be empty */
 };
 
 struct {
@@ -146,10 +146,13 @@ static s32 next_in_llc(s32 cpu)
 	return next ? *next : cpu;
 }
 
-/* The word is shared by all CPUs: written only when it moves. */
-static void advance_vtime_now(u64 vtime, u32 weight)
+/*
+ * Whoever is furthest behind of those who want a CPU has come to @least. The word is shared by
+ * all CPUs: written only when it moves.
+ */
+static void time_passes(u64 least)
 {
-	u64 now = READ_ONCE(vtime_now), advanced = hf_advance(now, vtime, weight, &params);
+	u64 now = READ_ONCE(vtime_now), advanced = hf_advance(now, least);
 
 	if (advanced != now)
 		WRITE_ONCE(vtime_now, advanced);
@@ -175,7 +178,13 @@ static void charge(const struct task_struct *p, struct task_ctx *tctx, struct cp
 	tctx->unearned_ns += ran_ns;
 	cctx->curr_vtime = tctx->vtime;
 	cctx->curr_charged_at = now;
-	advance_vtime_now(tctx->vtime, tctx->weight);
+}
+
+/* The running task goes on, as nobody else could have its CPU. */
+static void forgive(struct task_ctx *tctx, struct cpu_ctx *cctx)
+{
+	tctx->vtime = hf_forgive(tctx->vtime, READ_ONCE(vtime_now), tctx->weight, &params);
+	cctx->curr_vtime = tctx->vtime;
 }
 
 #endif /* __SCX_HOLDFAST_CTX_BPF_H */

@@ -150,11 +150,11 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	if (key != tctx->vtime)
 		count_resumed_first(p);
 
-	if (queue >= HF_CPU_QUEUE && (cctx = cpu_ctx_of(scx_bpf_task_cpu(p))))
-		cctx->has_pinned = true;
 	tctx->queue = queue;
 	tctx->queued = true;
 	scx_bpf_dsq_insert_vtime(p, queue, params.slice_ns, key, enq_flags);
+	if (queue >= HF_CPU_QUEUE && (cctx = cpu_ctx_of(scx_bpf_task_cpu(p))))
+		cctx->has_pinned = true;
 
 	if (cpu >= 0)
 		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
@@ -201,6 +201,7 @@ static void next_turn(struct task_struct *p, struct task_ctx *tctx, struct cpu_c
 	/* Others of its group may have come or gone. */
 	tctx->weight = weight_of(p, tctx);
 	cctx->curr_weight = tctx->weight;
+	forgive(tctx, cctx);
 	scx_bpf_task_set_slice(p, params.slice_ns);
 }
 
@@ -249,6 +250,8 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 		charge(prev, tctx, cctx, scx_bpf_now());
 
 	others = next_queue(cpu, cctx, llc, tctx, &queue, &key);
+	if (others)
+		time_passes(tctx && hf_vtime_before(tctx->vtime, key) ? tctx->vtime : key);
 	if (tctx && end_turn(prev, tctx, cctx, cpu, others, key))
 		return;
 	if (others && scx_bpf_dsq_move_to_local(queue, 0))
@@ -358,6 +361,8 @@ void BPF_STRUCT_OPS(holdfast_running, struct task_struct *p)
 	tctx->weight = weight_of(p, tctx);
 	/* The kernel runs some tasks without asking where to queue them. */
 	place(tctx, false);
+	/* Should somebody who is further behind be kept from running, time goes on without. */
+	time_passes(tctx->vtime - hf_credit(tctx->weight, false, &params));
 	cctx->curr_vtime = tctx->vtime;
 	cctx->curr_charged_at = now;
 	cctx->curr_weight = tctx->weight;
@@ -376,18 +381,18 @@ void BPF_STRUCT_OPS(holdfast_tick, struct task_struct *p)
 {
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
-	u64 vtime, queue, key;
+	struct task_ctx *tctx = task_ctx_of(p);
+	u64 queue, key;
 	struct hf_vcpu *v;
 
-	if (!cctx)
+	if (!cctx || !tctx)
 		return;
-	/* Keeps the host's virtual time moving while tasks run alone for long. */
-	vtime = hf_charge(cctx->curr_vtime, scx_bpf_now() - cctx->curr_charged_at,
-			  cctx->curr_weight);
-	advance_vtime_now(vtime, cctx->curr_weight);
+	charge(p, tctx, cctx, scx_bpf_now());
 	/* With nobody waiting the turn just goes on, and the guest is not left for a decision. */
 	if (!scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) && !scx_bpf_dsq_nr_queued(llc_of(cpu)) &&
-	    !cctx->has_pinned && !far_behind(llc_of(cpu), vtime, cctx->curr_weight, &queue, &key)) {
+	    !cctx->has_pinned &&
+	    !far_behind(llc_of(cpu), tctx->vtime, tctx->weight, &queue, &key)) {
+		forgive(tctx, cctx);
 		scx_bpf_task_set_slice(p, params.slice_ns);
 		return;
 	}

@@ -93,10 +93,11 @@ static bool next_queue(s32 cpu, struct cpu_ctx *cctx, u32 llc, const struct task
 	u64 other_key, vtime;
 
 	*queue = llc;
-	if (cctx->has_pinned) {
-		if (!first_in(HF_CPU_QUEUE + cpu, &other_key)) {
-			cctx->has_pinned = false;
-		} else if (!found || hf_vtime_before(other_key, *key)) {
+	/* Taken back before looking: who comes after the look sets it again. */
+	if (cctx->has_pinned && __sync_lock_test_and_set(&cctx->has_pinned, 0) &&
+	    first_in(HF_CPU_QUEUE + cpu, &other_key)) {
+		cctx->has_pinned = true;
+		if (!found || hf_vtime_before(other_key, *key)) {
 			*queue = HF_CPU_QUEUE + cpu;
 			*key = other_key;
 			found = true;
