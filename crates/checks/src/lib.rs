@@ -47,7 +47,8 @@ const SCHEDULER: [Function; 9] = [
 const GUESTS: [Function; 3] = [kvm::module, kvm::tracing, kernel::lockdown];
 
 /// What an operator should know, and what takes longer to find out.
-const ADVICE: [Function; 3] = [schedulers::bandwidth, schedulers::realtime, kvm::pause_exits];
+const ADVICE: [Function; 4] =
+    [kvm::functions, schedulers::bandwidth, schedulers::realtime, kvm::pause_exits];
 
 /// The checks a scheduler has to pass before it is loaded.
 pub fn before_loading(host: &Host, purpose: Purpose) -> Report {
@@ -56,7 +57,8 @@ pub fn before_loading(host: &Host, purpose: Purpose) -> Report {
 }
 
 /// Names of the checks that looking at guests depends on, without scheduling them.
-const LOOKING: [&str; 5] = ["privileges", "kernel-btf", "kvm", "vcpu-tracing", "lockdown"];
+const LOOKING: [&str; 6] =
+    ["privileges", "kernel-btf", "kvm", "vcpu-tracing", "vcpu-functions", "lockdown"];
 
 /// Every check.
 pub fn all(host: &Host) -> Report {

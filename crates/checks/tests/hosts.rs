@@ -188,7 +188,7 @@ fn what_only_guests_need_does_not_keep_the_base_from_loading() {
 fn a_kvm_that_is_missing_or_cannot_be_traced_is_refused() {
     let host = FakeHost::new();
     host.write("/sys/kernel/tracing/available_filter_functions", "schedule\n");
-    assert_eq!(host.only(Verdict::Fail).name, "vcpu-tracing");
+    assert_eq!(host.only(Verdict::Fail).name, "vcpu-functions");
     host.remove("/sys/kernel/tracing");
     assert!(host.all().passed(), "tracefs need not be mounted");
     host.write("/proc/sys/kernel/ftrace_enabled", "0\n");
@@ -211,7 +211,7 @@ fn what_cannot_be_looked_at_is_not_called_ok() {
     let report = host.all();
     let skipped: Vec<_> = report.checks.iter().filter(|c| c.verdict == Verdict::Skip).collect();
     let names: Vec<_> = skipped.iter().map(|check| check.name).collect();
-    assert_eq!(names, ["bpf-jit", "vcpu-tracing", "lockdown"], "{report}");
+    assert_eq!(names, ["bpf-jit", "lockdown", "vcpu-functions"], "{report}");
     assert_eq!(report.verdict, Verdict::Ok);
 }
 

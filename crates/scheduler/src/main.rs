@@ -201,7 +201,7 @@ impl<'a> Scheduler<'a> {
         } else {
             Some(
                 Discovery::attach(discovery_object)
-                    .context("cannot find vCPUs (--no-guest-knowledge goes without)")?,
+                    .context("cannot find vCPUs (holdfast doctor may know why; --no-guest-knowledge goes without)")?,
             )
         };
 

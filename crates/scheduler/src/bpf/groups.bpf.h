@@ -80,14 +80,11 @@ static void group_count(u64 id, u32 weight, bool active)
 	}
 }
 
-static u32 weight_of(struct task_struct *p, const struct task_ctx *tctx)
+/* What @weight of a member of group @id is worth among all tasks of the host. */
+__noinline u32 weight_in_groups(u32 weight, u64 id)
 {
-	u32 weight = p->scx.weight * HF_WEIGHT_SCALE;
-	u64 id = tctx->group;
 	int i;
 
-	if (!id)
-		return weight;
 	bpf_for (i, 0, MAX_GROUP_DEPTH) {
 		struct group *g = bpf_map_lookup_elem(&groups, &id);
 
@@ -97,6 +94,13 @@ static u32 weight_of(struct task_struct *p, const struct task_ctx *tctx)
 		id = g->parent;
 	}
 	return weight < HF_WEIGHT_MIN ? HF_WEIGHT_MIN : weight;
+}
+
+static u32 weight_of(struct task_struct *p, const struct task_ctx *tctx)
+{
+	u32 weight = p->scx.weight * HF_WEIGHT_SCALE;
+
+	return tctx->group ? weight_in_groups(weight, tctx->group) : weight;
 }
 
 void BPF_STRUCT_OPS(holdfast_runnable, struct task_struct *p, u64 enq_flags)

@@ -59,10 +59,19 @@ struct hf_waiting {
 #define HF_VM_SLOTS 64
 
 /*
- * A VM, keyed by the address of its struct kvm. The maps of slots are changed by atomic
- * operations only; a slot that two vCPUs share tells of the one that came last, and
- * what is lost with the other is an optimisation.
+ * The preempted vCPUs of a VM. The maps of slots are changed by atomic operations only; a
+ * slot that two vCPUs share tells of the one that came last, and what is lost with the
+ * other is an optimisation.
  */
+struct hf_preempted {
+	u64 waiting; /* slots of vCPUs that are preempted */
+	u64 holders; /* of those: stopped in a critical section */
+	u64 heads;   /* of those: stopped at the head of a queue, or came there since */
+	u64 queued;  /* of those: in a queue, not at its head when they stopped */
+	struct hf_waiting slots[HF_VM_SLOTS];
+};
+
+/* A VM, keyed by the address of its struct kvm. */
 struct hf_vm_ctx {
 #ifdef __VMLINUX_H__
 	struct bpf_spin_lock lock; /* makes a grant atomic: what is granted was earned */
@@ -71,12 +80,8 @@ struct hf_vm_ctx {
 #endif
 	u32 pad;
 	u64 bank_ns; /* grace saved */
-	u64 waiting; /* slots of vCPUs that are preempted */
-	u64 holders; /* of those: stopped in a critical section */
-	u64 heads;   /* of those: stopped at the head of a queue, or came there since */
-	u64 queued;  /* of those: in a queue, not at its head when they stopped */
 	u64 told_at; /* when one in the queue of a paravirtual lock last left the guest, spinning */
-	struct hf_waiting slots[HF_VM_SLOTS];
+	struct hf_preempted preempted;
 	u64 counts[HF_NR_VM_STATS];
 };
 

@@ -52,7 +52,7 @@ static bool grant_grace(struct task_struct *p, struct hf_vcpu *v, struct task_ct
 	class = hf_read_class(v);
 	hf_see(&tctx->grace, class, p->se.sum_exec_runtime);
 	class = end_class(v, class);
-	find_stuck(vm, class, &stuck);
+	find_stuck(&vm->preempted, class, &stuck);
 	bpf_spin_lock(&vm->lock);
 	vm->bank_ns = hf_grace_earn(vm->bank_ns, tctx->unearned_ns, &params);
 	d = hf_grace_decide(&tctx->grace, &vm->bank_ns, class, &stuck.siblings, &params);
@@ -88,10 +88,10 @@ static bool look(struct task_struct *p, struct hf_vcpu *v, struct cpu_ctx *cctx)
 	enum hf_class class;
 	struct stuck stuck;
 
-	if (!vm || !(vm->holders | vm->heads | vm->queued))
+	if (!vm || !(vm->preempted.holders | vm->preempted.heads | vm->preempted.queued))
 		return false;
 	class = hf_read_class(v);
-	find_stuck(vm, class, &stuck);
+	find_stuck(&vm->preempted, class, &stuck);
 	target = hf_look_target(class, &stuck.siblings, waiters_tell(vm, scx_bpf_now()));
 	vm_stat_add(vm, HF_STAT_LOOKED + target, 1);
 	if (target != HF_TO_NOBODY) {

@@ -185,7 +185,7 @@ static bool give_cpu(struct task_ctx *from, u32 tid, s32 cpu, bool others, u64 f
 	to = task_ctx_of(p);
 	if (to && to->queued &&
 	    (!others || hf_may_give(from->vtime, to->vtime, first_key, to->weight, &params))) {
-		done = pull(p, to->queue, cpu);
+		done = pull(tid, to->queue, cpu);
 		if (done)
 			hf_swap_places(&from->vtime, &to->vtime);
 	}
@@ -314,7 +314,7 @@ bool BPF_STRUCT_OPS(holdfast_yield, struct task_struct *from, struct task_struct
 	__builtin_memset(&stuck, 0, sizeof(stuck));
 	if (vm) {
 		class = hf_read_class(v);
-		find_stuck(vm, class, &stuck);
+		find_stuck(&vm->preempted, class, &stuck);
 		note_spinner(vm, v, class, now);
 		tells = waiters_tell(vm, now);
 	}
@@ -339,7 +339,7 @@ static void resumed(struct task_struct *p, struct task_ctx *tctx, u64 now)
 	count_waiting(tctx->class, -1);
 	if (!vm)
 		return;
-	unlist_preempted(vm, v);
+	unlist_preempted(&vm->preempted, v);
 	if (tctx->held)
 		vm_stat_add(vm, HF_STAT_WAITING_NS, now - tctx->stopped_at);
 }
@@ -446,7 +446,7 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	tctx->held = hf_is_protected(class) || hf_is_protected(tctx->class);
 	tctx->listed = true;
 	count_waiting(tctx->class, 1);
-	list_preempted(vm, v, tctx->class);
+	list_preempted(&vm->preempted, v, tctx->class);
 }
 
 void BPF_STRUCT_OPS(holdfast_enable, struct task_struct *p)

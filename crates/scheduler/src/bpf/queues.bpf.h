@@ -20,8 +20,8 @@ static u64 queue_of(const struct task_struct *p)
 	return p->nr_cpus_allowed == 1 ? HF_CPU_QUEUE + cpu : llc_of(cpu);
 }
 
-/* Moves task @p from its queue to this CPU, if it waits there and may run here. */
-static bool pull(struct task_struct *p, u64 queue, s32 cpu)
+/* Moves thread @tid from its queue to this CPU, if it waits there and may run here. */
+__noinline bool pull(u32 tid, u64 queue, s32 cpu)
 {
 	struct task_struct *q;
 	bool done = false;
@@ -29,12 +29,12 @@ static bool pull(struct task_struct *p, u64 queue, s32 cpu)
 
 	bpf_rcu_read_lock();
 	bpf_for_each (scx_dsq, q, queue, 0) {
-		if (q->pid == p->pid) {
+		if (q->pid == tid) {
 			/*
 			 * Looked at after the walk has begun: whoever changes it from here on takes
 			 * the task out of the queue, and then it is not moved.
 			 */
-			if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr) && !is_migration_disabled(p))
+			if (bpf_cpumask_test_cpu(cpu, q->cpus_ptr) && !is_migration_disabled(q))
 				done = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, q, SCX_DSQ_LOCAL, 0);
 			break;
 		}
@@ -110,7 +110,7 @@ static bool next_queue(s32 cpu, struct cpu_ctx *cctx, u32 llc, const struct task
 }
 
 /* Nothing near: help another LLC rather than idle, one of the same NUMA node first. */
-static bool help_others(u32 llc)
+__noinline bool help_others(u32 llc)
 {
 	const volatile s32 *node = MEMBER_VPTR(llc_node, [llc]), *other_node;
 	u32 i, pass, other;

@@ -107,10 +107,10 @@ static u32 slot_of(const struct hf_vcpu *v)
 	return v->vcpu_id % HF_VM_SLOTS;
 }
 
-static void list_preempted(struct hf_vm_ctx *vm, const struct hf_vcpu *v, enum hf_class class)
+static void list_preempted(struct hf_preempted *list, const struct hf_vcpu *v, enum hf_class class)
 {
 	u32 slot = slot_of(v);
-	struct hf_waiting *w = MEMBER_VPTR(vm->slots, [slot]);
+	struct hf_waiting *w = MEMBER_VPTR(list->slots, [slot]);
 
 	if (!w)
 		return;
@@ -121,35 +121,35 @@ static void list_preempted(struct hf_vm_ctx *vm, const struct hf_vcpu *v, enum h
 	w->slot_hva = v->slot_hva;
 	w->slot_len = v->slot_len;
 	if (class == HF_HEAD)
-		__sync_fetch_and_or(&vm->heads, 1ULL << slot);
+		__sync_fetch_and_or(&list->heads, 1ULL << slot);
 	else if (hf_is_protected(class))
-		__sync_fetch_and_or(&vm->holders, 1ULL << slot);
+		__sync_fetch_and_or(&list->holders, 1ULL << slot);
 	else if (class == HF_WAITER)
-		__sync_fetch_and_or(&vm->queued, 1ULL << slot);
-	__sync_fetch_and_or(&vm->waiting, 1ULL << slot);
+		__sync_fetch_and_or(&list->queued, 1ULL << slot);
+	__sync_fetch_and_or(&list->waiting, 1ULL << slot);
 }
 
-static void unlist_preempted(struct hf_vm_ctx *vm, const struct hf_vcpu *v)
+static void unlist_preempted(struct hf_preempted *list, const struct hf_vcpu *v)
 {
 	u32 slot = slot_of(v);
-	struct hf_waiting *w = MEMBER_VPTR(vm->slots, [slot]);
+	struct hf_waiting *w = MEMBER_VPTR(list->slots, [slot]);
 	u64 others = ~(1ULL << slot);
 
 	if (!w || w->tid != v->tid)
 		return;
-	__sync_fetch_and_and(&vm->waiting, others);
-	__sync_fetch_and_and(&vm->holders, others);
-	__sync_fetch_and_and(&vm->heads, others);
-	__sync_fetch_and_and(&vm->queued, others);
+	__sync_fetch_and_and(&list->waiting, others);
+	__sync_fetch_and_and(&list->holders, others);
+	__sync_fetch_and_and(&list->heads, others);
+	__sync_fetch_and_and(&list->queued, others);
 }
 
 /*
  * Has a vCPU that was preempted in a queue been handed its lock since? Then it is the
  * holder for whom the others wait. Returns its thread.
  */
-static u32 find_owner(struct hf_vm_ctx *vm)
+static u32 find_owner(struct hf_preempted *list)
 {
-	u64 queued = vm->queued;
+	u64 queued = list->queued;
 	int i;
 
 	bpf_for (i, 0, SIBLING_SCAN) {
@@ -161,12 +161,12 @@ static u32 find_owner(struct hf_vm_ctx *vm)
 			break;
 		slot = ctzll(queued);
 		queued &= queued - 1;
-		w = MEMBER_VPTR(vm->slots, [slot]);
+		w = MEMBER_VPTR(list->slots, [slot]);
 		if (!w || !w->qnode_hva ||
 		    bpf_probe_read_user(&qnode, sizeof(qnode), (void *)w->qnode_hva))
 			continue;
 		if (qnode.count && qnode.locked) {
-			__sync_fetch_and_or(&vm->heads, 1ULL << (slot % HF_VM_SLOTS));
+			__sync_fetch_and_or(&list->heads, 1ULL << (slot % HF_VM_SLOTS));
 			return w->tid;
 		}
 	}
@@ -177,24 +177,24 @@ static u32 find_owner(struct hf_vm_ctx *vm)
  * A preempted vCPU that others wait for in a lock's queue, one that is @next if there is no
  * other; 0: none known.
  */
-static u32 find_holder(struct hf_vm_ctx *vm, bool *next)
+static u32 find_holder(struct hf_preempted *list, bool *next)
 {
-	u64 holders = vm->holders & vm->waiting;
+	u64 holders = list->holders & list->waiting;
 	struct hf_waiting *w;
 
 	*next = !holders;
 	if (!holders)
-		holders = vm->heads & vm->waiting;
+		holders = list->heads & list->waiting;
 	if (!holders)
-		return vm->queued ? find_owner(vm) : 0;
-	w = MEMBER_VPTR(vm->slots, [ctzll(holders)]);
+		return list->queued ? find_owner(list) : 0;
+	w = MEMBER_VPTR(list->slots, [ctzll(holders)]);
 	return w ? w->tid : 0;
 }
 
 /* A preempted vCPU with a call pending that somebody spins on; 0: none known. */
-static u32 find_called(struct hf_vm_ctx *vm)
+static u32 find_called(struct hf_preempted *list)
 {
-	u64 waiting = vm->waiting;
+	u64 waiting = list->waiting;
 	int i;
 
 	bpf_for (i, 0, SIBLING_SCAN) {
@@ -202,7 +202,7 @@ static u32 find_called(struct hf_vm_ctx *vm)
 
 		if (!waiting)
 			break;
-		w = MEMBER_VPTR(vm->slots, [ctzll(waiting)]);
+		w = MEMBER_VPTR(list->slots, [ctzll(waiting)]);
 		waiting &= waiting - 1;
 		if (w && is_called(w->call_queue_hva, w->direct_map_hva, w->slot_hva, w->slot_len))
 			return w->tid;
@@ -217,18 +217,25 @@ struct stuck {
 	u32 called_tid;
 };
 
-static void find_stuck(struct hf_vm_ctx *vm, enum hf_class class, struct stuck *s)
+/*
+ * Finds who of the preempted vCPUs in @list one of @class may be waiting for. Not static, as
+ * nothing is that has a loop and is called from more than one place: the verifier goes through it
+ * once, by itself, and not again for each state that a caller can be in.
+ */
+__noinline int find_stuck(struct hf_preempted *list __arg_nonnull, u32 class,
+			  struct stuck *s __arg_nonnull)
 {
 	__builtin_memset(s, 0, sizeof(*s));
-	if (class == HF_UNKNOWN || !vm->waiting)
-		return;
+	if (class == HF_UNKNOWN || !list->waiting)
+		return 0;
 	/* Who is Free waits for no call. */
 	if (class != HF_FREE)
-		s->called_tid = find_called(vm);
-	s->holder_tid = find_holder(vm, &s->siblings.next);
+		s->called_tid = find_called(list);
+	s->holder_tid = find_holder(list, &s->siblings.next);
 	s->siblings.called = s->called_tid;
 	s->siblings.holder = s->holder_tid;
-	s->siblings.queued = vm->queued;
+	s->siblings.queued = list->queued;
+	return 0;
 }
 
 /* How long it counts that one waiter told: where there is contention, many do in this time. */
