@@ -62,10 +62,22 @@ pub(crate) fn run() -> Result<Infallible, String> {
 
     modules::load_at_boot()?;
     let role = role(&fs::read_to_string("/proc/cmdline").unwrap_or_default())?;
+    if role == Role::Host {
+        stop_collapsing();
+    }
     let path = find_port()?;
     let port = OpenOptions::new().read(true).write(true).open(&path);
     let port: File = port.map_err(|e| format!("opening {}: {e}", path.display()))?;
     serve::as_init(port, role).map_err(|e| format!("serving on {}: {e}", path.display()))
+}
+
+/// Puts khugepaged to sleep for 50 days. It collapses pages of a QEMU with that one's memory locked, at nice
+/// 19: where CPUs are scarce QEMU waits half a second for it, under any scheduler, and so does a request to a guest.
+fn stop_collapsing() {
+    const SLEEP: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs";
+    if let Err(e) = fs::write(SLEEP, u32::MAX.to_string()) {
+        eprintln!("holdfast-agent: {SLEEP}: {e}");
+    }
 }
 
 fn mount(kind: &str, at: &str, options: &str) -> std::io::Result<()> {
