@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Who gets how much of the host's CPUs under `scx_holdfast`: weights of cgroups, tasks that move between
-//! them, and tasks that may run on one CPU only.
+//! Who gets how much of the host's CPUs under `scx_holdfast`, and how soon: weights of cgroups, tasks that
+//! move between them, tasks that may run on one CPU only, and who wakes beside tasks of little weight.
 //! Needs what `make build` builds, and either the network or packages in the cache; no root.
 
 use std::time::Duration;
 
-use holdfast_agent::protocol::{Reply, Request};
-use holdfast_lab::machine::Machine;
+use holdfast_agent::protocol::{Counters, Reply, Request};
+use holdfast_lab::machine::{Clock, Machine, MachineSpec};
 use holdfast_lab::progress::Progress;
 
 mod emulated;
 
-use emulated::{end, end_scheduler, hog, on_an_emulated_host, shell, spec, start_scheduler};
+use emulated::{
+    end, end_scheduler, eventually_within, hog, on_an_emulated_host, shell, spec, start_scheduler,
+};
 
 /// How long shares are measured for: hundreds of turns.
 const WINDOW: Duration = Duration::from_secs(3);
@@ -119,4 +121,57 @@ fn shares_follow_groups() {
 #[test]
 fn weights_of_groups_are_honoured() {
     on_an_emulated_host(shares_follow_groups);
+}
+
+/// Longest somebody may wait who wakes every few ms: some turns, each until the tick after its end.
+const LATE: Duration = Duration::from_millis(32);
+
+/// None until it has begun.
+fn wakeups(machine: &Machine, path: &str) -> Option<Counters> {
+    match machine.request(Request::Counters { path: path.into() }) {
+        Ok(Reply::Counters(counters)) => Some(counters),
+        Err(holdfast_lab::Error::Refused(_)) => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A task of little weight is far ahead in virtual time after each of its turns, and the host's virtual time
+/// went with it: who woke then waited until everybody else had come there, for 190 ms and more.
+fn light_tasks_delay_nobody() {
+    const COUNTERS: &str = "/tmp/wakeups";
+    const WAKEUPS: u64 = 2000;
+    // What the machine does beside must not be taken for lateness.
+    let machine = MachineSpec { clock: Clock::Instructions, ..spec() };
+    let machine = Machine::boot(&machine, &Progress::stderr()).unwrap();
+    start_scheduler(&machine, &["--no-guest-knowledge"]);
+    for name in ["a", "b", "c", "d"] {
+        hog(&machine, name, "", None);
+    }
+    let light = format!("renice -n 19 -p $$; exec {}", machine.workload_path("hog"));
+    let names: Vec<String> = (0..8).map(|i| format!("light{i}")).collect();
+    for name in &names {
+        machine.request(Request::spawn(name, ["/bin/sh", "-ec", &light])).unwrap();
+    }
+    let wakeup = machine.workload_path("wakeup");
+    let argv = [&wakeup, "--threads", "1", "--counters", COUNTERS].map(str::to_owned);
+    machine.request(Request::spawn("wakeup", argv)).unwrap();
+    let counted = eventually_within(Duration::from_secs(240), "wakeups", || {
+        wakeups(&machine, COUNTERS).filter(|counters| counters.ops >= WAKEUPS)
+    });
+    let late = |(log2, count): (usize, &u64)| if 1 << log2 >= LATE.as_nanos() { *count } else { 0 };
+    let late: u64 = counted.hist.iter().enumerate().map(late).sum();
+    println!("{} wakeups, {late} of them later than {LATE:?}: {:?}", counted.ops, counted.hist);
+    assert_eq!(late, 0, "late wakeups: {:?}", counted.hist);
+    // They are not late because they do not run.
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let used = used(&machine, &names);
+    println!("light tasks used {used:.1?} % of a CPU");
+    assert!((0.2..10.0).contains(&used.iter().sum()), "{used:?}");
+    end_scheduler(&machine);
+    machine.shut_down().unwrap();
+}
+
+#[test]
+fn light_tasks_do_not_keep_those_waiting_who_wake() {
+    on_an_emulated_host(light_tasks_delay_nobody);
 }
