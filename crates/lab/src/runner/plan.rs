@@ -108,16 +108,32 @@ fn alternate(rounds: u32, nr_contenders: usize, cases: &[usize]) -> Vec<Window> 
     windows
 }
 
-/// Measured on an emulated host of two CPUs with two hogs, by the machine's clock.
-const GUEST_START: Duration = Duration::from_secs(7);
-const SCHEDULER_LOAD: Duration = Duration::from_millis(2500);
-const WORKLOAD_START: Duration = Duration::from_millis(600);
-/// Reading the counters at both ends of a window.
-const COUNTERS: Duration = Duration::from_millis(600);
+/// How long things take on an emulated host of two CPUs with two hogs.
+struct Costs {
+    guest_start: Duration,
+    scheduler_load: Duration,
+    workload_start: Duration,
+    /// Reading the counters at both ends of a window.
+    counters: Duration,
+    /// For each ms that an experiment says.
+    slowdown: u32,
+}
 
-/// How many times as long everything takes where the host counts its instructions, as emulated ones do unless the
-/// experiment says otherwise.
-const COUNTING: u32 = 2;
+const BY_THE_MACHINES_CLOCK: Costs = Costs {
+    guest_start: Duration::from_secs(7),
+    scheduler_load: Duration::from_millis(2500),
+    workload_start: Duration::from_millis(600),
+    counters: Duration::from_millis(600),
+    slowdown: 1,
+};
+
+/// Where the host counts its instructions, as emulated ones do unless the experiment says otherwise; beside another such host.
+const COUNTING: Costs = Costs {
+    guest_start: Duration::from_secs(26),
+    scheduler_load: Duration::from_secs(10),
+    slowdown: 2,
+    ..BY_THE_MACHINES_CLOCK
+};
 
 /// How long these groups take on one host if it goes as usual, each on its own: what the host does before one does not
 /// matter.
@@ -125,27 +141,30 @@ pub(super) fn estimate<'a>(
     experiment: &Experiment,
     groups: impl IntoIterator<Item = &'a Group>,
 ) -> Duration {
+    let costs =
+        if experiment.host.clock == Clock::Machine { BY_THE_MACHINES_CLOCK } else { COUNTING };
+    let asked = |ms| Duration::from_millis(ms) * costs.slowdown;
     let mut sum = Duration::ZERO;
     for group in groups.into_iter().filter(|group| !group.windows.is_empty()) {
         let mut last = None::<Window>;
-        sum += GUEST_START * group.guests.len() as u32;
+        sum += costs.guest_start * group.guests.len() as u32;
         for &window in &group.windows {
             let changes = |of: fn(Window) -> usize| last.is_none_or(|l| of(l) != of(window));
             if changes(|w| w.contender) && !experiment.contenders[window.contender].is_stock() {
-                sum += SCHEDULER_LOAD;
+                sum += costs.scheduler_load;
             }
             if changes(|w| w.case) {
-                sum += WORKLOAD_START;
+                sum += costs.workload_start;
             }
             if changes(|w| w.contender) || changes(|w| w.case) {
-                sum += Duration::from_millis(experiment.windows.warmup_ms);
+                sum += asked(experiment.windows.warmup_ms);
             }
             let case = &experiment.cases[window.case];
-            sum += Duration::from_millis(experiment.length_ms_of(case)) + COUNTERS;
+            sum += asked(experiment.length_ms_of(case)) + costs.counters;
             last = Some(window);
         }
     }
-    if experiment.host.clock == Clock::Machine { sum } else { sum * COUNTING }
+    sum
 }
 
 #[cfg(test)]
