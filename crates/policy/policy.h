@@ -384,14 +384,15 @@ HF_FN u64 hf_advance(u64 vtime_now, u64 least)
 }
 
 /*
- * Virtual time of a task that goes on with its CPU because nobody else could have had it. It
- * took nothing from anybody: when others come it is ahead of them by a slice, however long
- * that lasted.
+ * Virtual time of a task whose CPU nobody else could have had just now. It took nothing from
+ * anybody, and nobody left it behind: when others come it is ahead of them by no more than
+ * @slices, and behind by no more than one that slept, however long that lasted.
  */
-HF_FN u64 hf_forgive(u64 vtime, u64 vtime_now, u32 weight, const struct hf_params *prm)
+HF_FN u64 hf_forgive(u64 vtime, u64 vtime_now, u32 weight, u32 slices, const struct hf_params *prm)
 {
-	u64 ceiling = vtime_now + hf_scale_by_weight(prm->slice_ns, weight);
+	u64 ceiling = vtime_now + hf_scale_by_weight(prm->slice_ns * slices, weight);
 
+	vtime = hf_place(vtime, vtime_now, weight, true, prm);
 	return hf_vtime_before(ceiling, vtime) ? ceiling : vtime;
 }
 

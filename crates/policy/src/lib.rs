@@ -97,10 +97,10 @@ impl Params {
         unsafe { raw::hf_credit(weight, slept, self) }
     }
 
-    /// Virtual time of a task that goes on because nobody else could have had its CPU.
-    pub fn forgive(&self, vtime: u64, vtime_now: u64, weight: u32) -> u64 {
+    /// Virtual time of a task whose CPU nobody else could have had: ahead by `slices` at most.
+    pub fn forgive(&self, vtime: u64, vtime_now: u64, weight: u32, slices: u32) -> u64 {
         // SAFETY: reads `self` only.
-        unsafe { raw::hf_forgive(vtime, vtime_now, weight, self) }
+        unsafe { raw::hf_forgive(vtime, vtime_now, weight, slices, self) }
     }
 
     /// Position in the queue of a runnable task that was `class` when it stopped; `woken` if it had

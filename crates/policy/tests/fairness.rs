@@ -99,7 +99,7 @@ fn simulate(tasks: &mut [Task], turns: usize, start_vtime: u64) -> u64 {
         let is_alone = (0..tasks.len()).all(|i| i == next || tasks[i].runnable_since > now);
         let task = &mut tasks[next];
         if is_alone && task.sleeps_ns == 0 {
-            task.vtime = PARAMS.forgive(task.vtime, vtime_now, task.weight);
+            task.vtime = PARAMS.forgive(task.vtime, vtime_now, task.weight, 1);
         }
         task.vtime = PARAMS.place(task.vtime, vtime_now, task.weight, task.sleeps_ns > 0);
         keys[next] = PARAMS.queue_key(task.vtime, task.claims, task.sleeps_ns > 0, task.weight);
@@ -191,14 +191,17 @@ proptest! {
     }
 
     #[test]
-    fn who_ran_while_nobody_waited_is_ahead_by_a_slice(
-        vtime_now in 1u64 << 40..1 << 60,
-        ran_ns in 0u64..1 << 40,
-        weight in WEIGHT_NICE0 / 800..100 * WEIGHT_NICE0,
+    fn who_ran_while_nobody_waited_is_neither_far_ahead_nor_far_behind(
+        vtime_now in 1u64 << 52..1 << 60,
+        ahead in -(1i64 << 40)..1 << 40,
+        slices in 1u32..8,
+        weight in WEIGHT_NICE0 / 100..100 * WEIGHT_NICE0,
     ) {
-        let vtime = charge(vtime_now, ran_ns, weight);
-        let forgiven = PARAMS.forgive(vtime, vtime_now, weight);
-        prop_assert_eq!(forgiven, vtime.min(charge(vtime_now, PARAMS.slice_ns, weight)));
+        let vtime = vtime_now.wrapping_add_signed(ahead);
+        let forgiven = PARAMS.forgive(vtime, vtime_now, weight, slices);
+        let least = vtime_now - PARAMS.credit(weight, true);
+        let most = charge(vtime_now, PARAMS.slice_ns * u64::from(slices), weight);
+        prop_assert_eq!(forgiven, vtime.clamp(least, most));
     }
 
     #[test]

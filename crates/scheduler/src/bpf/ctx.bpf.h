@@ -81,8 +81,8 @@ struct cpu_ctx {
 	u32 look_tid;	 /* whom the timer looks at; 0: nobody */
 	u32 yield_tid;	 /* to whom the running task gives its CPU; 0: nobody */
 	bool preempting; /* a waking task has asked for this CPU */
-	u32 has_pinned;	 /* its own queue may not be empty; set by others */
 	bool grace_over; /* the timer has decided: no new grace for this turn */
+	bool has_pinned; /* its own queue may not be empty; written with its run queue locked */
 };
 
 struct {
@@ -147,15 +147,15 @@ static s32 next_in_llc(s32 cpu)
 }
 
 /*
- * Whoever is furthest behind of those who want a CPU has come to @least. The word is shared by
- * all CPUs: written only when it moves.
+ * Whoever is furthest behind of those who want this CPU has come to @least. The word is shared
+ * by all CPUs: written only when it moves, and not over what another wrote meanwhile.
  */
 static void time_passes(u64 least)
 {
 	u64 now = READ_ONCE(vtime_now), advanced = hf_advance(now, least);
 
 	if (advanced != now)
-		WRITE_ONCE(vtime_now, advanced);
+		__sync_val_compare_and_swap(&vtime_now, now, advanced);
 }
 
 /* Gives a task that becomes runnable, or runs, its place; @slept: it did not want to run. */
@@ -180,10 +180,15 @@ static void charge(const struct task_struct *p, struct task_ctx *tctx, struct cp
 	cctx->curr_charged_at = now;
 }
 
-/* The running task goes on, as nobody else could have its CPU. */
+/* By how many slices the queue of another LLC may fall behind before it is helped. */
+#define LLC_LAG_SLICES 4
+
+/* Nobody else could have the CPU of the running task. Other LLCs have to see how far ahead it is. */
 static void forgive(struct task_ctx *tctx, struct cpu_ctx *cctx)
 {
-	tctx->vtime = hf_forgive(tctx->vtime, READ_ONCE(vtime_now), tctx->weight, &params);
+	u32 slices = nr_llcs > 1 ? LLC_LAG_SLICES + 2 : 1;
+
+	tctx->vtime = hf_forgive(tctx->vtime, READ_ONCE(vtime_now), tctx->weight, slices, &params);
 	cctx->curr_vtime = tctx->vtime;
 }
 

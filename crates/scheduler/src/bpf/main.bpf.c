@@ -150,11 +150,11 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	if (key != tctx->vtime)
 		count_resumed_first(p);
 
+	if (queue >= HF_CPU_QUEUE && (cctx = cpu_ctx_of(scx_bpf_task_cpu(p))))
+		cctx->has_pinned = true;
 	tctx->queue = queue;
 	tctx->queued = true;
 	scx_bpf_dsq_insert_vtime(p, queue, params.slice_ns, key, enq_flags);
-	if (queue >= HF_CPU_QUEUE && (cctx = cpu_ctx_of(scx_bpf_task_cpu(p))))
-		cctx->has_pinned = true;
 
 	if (cpu >= 0)
 		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
@@ -193,7 +193,9 @@ static bool give_cpu(struct task_ctx *from, u32 tid, s32 cpu, bool others, u64 f
 	return done;
 }
 
-static void next_turn(struct task_struct *p, struct task_ctx *tctx, struct cpu_ctx *cctx)
+/* @p goes on; @alone: because nobody else can have its CPU. */
+static void next_turn(struct task_struct *p, struct task_ctx *tctx, struct cpu_ctx *cctx,
+		      bool alone)
 {
 	cctx->preempting = false;
 	cctx->grace_over = false;
@@ -201,7 +203,11 @@ static void next_turn(struct task_struct *p, struct task_ctx *tctx, struct cpu_c
 	/* Others of its group may have come or gone. */
 	tctx->weight = weight_of(p, tctx);
 	cctx->curr_weight = tctx->weight;
-	forgive(tctx, cctx);
+	if (alone)
+		forgive(tctx, cctx);
+	else
+		place(tctx, false);
+	cctx->curr_vtime = tctx->vtime;
 	scx_bpf_task_set_slice(p, params.slice_ns);
 }
 
@@ -215,7 +221,7 @@ static bool end_turn(struct task_struct *prev, struct task_ctx *tctx, struct cpu
 	if (!yield_tid) {
 		if (!others || !hf_vtime_before(key, tctx->vtime)) {
 			stat_add(HF_STAT_KEPT, 1);
-			next_turn(prev, tctx, cctx);
+			next_turn(prev, tctx, cctx, !others);
 			return true;
 		}
 		if (grace_enabled && !cctx->grace_over && (v = readable_vcpu_of(prev)) &&
@@ -259,10 +265,12 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 	/* Whoever was first may not run here, or is gone. */
 	if (others && queue != llc && scx_bpf_dsq_move_to_local(llc, 0))
 		return;
+	if (cctx->has_pinned && scx_bpf_dsq_move_to_local(HF_CPU_QUEUE + cpu, 0))
+		return;
 	if (nr_llcs > 1 && help_others(llc))
 		return;
 	if (tctx)
-		next_turn(prev, tctx, cctx);
+		next_turn(prev, tctx, cctx, true);
 }
 
 /*
@@ -421,9 +429,12 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	stop_looking(cctx, tctx);
 	cctx->curr_tid = 0;
 
-	/* Who halts holds nothing. */
-	if (!runnable)
+	/* Who halts holds nothing, and if nobody waits it took nothing. */
+	if (!runnable) {
 		hf_see(&tctx->grace, HF_FREE, 0);
+		if (!cctx->has_pinned && !scx_bpf_dsq_nr_queued(llc_of(scx_bpf_task_cpu(p))))
+			forgive(tctx, cctx);
+	}
 	/*
 	 * Its memory can be read only while it is current, which a remote dequeue is not.
 	 * What it halts for matters only if it has to queue when it wakes.
@@ -454,8 +465,10 @@ void BPF_STRUCT_OPS(holdfast_enable, struct task_struct *p)
 	struct task_ctx *tctx = task_ctx_of(p);
 
 	if (tctx) {
-		tctx->vtime = READ_ONCE(vtime_now);
+		/* Behind who is there: else those that fork and end would never let anybody else run. */
 		tctx->weight = p->scx.weight * HF_WEIGHT_SCALE;
+		tctx->vtime =
+			READ_ONCE(vtime_now) + hf_scale_by_weight(params.slice_ns, tctx->weight);
 	}
 }
 

@@ -9,9 +9,6 @@
 /* How far into a queue a directed yield looks for its target. */
 #define YIELD_SCAN_TASKS 64
 
-/* By how many slices the queue of another LLC may fall behind before it is helped. */
-#define LLC_LAG_SLICES 4
-
 /* The queue for @p. Others need not step over those that may run on one CPU only. */
 static u64 queue_of(const struct task_struct *p)
 {
@@ -93,11 +90,10 @@ static bool next_queue(s32 cpu, struct cpu_ctx *cctx, u32 llc, const struct task
 	u64 other_key, vtime;
 
 	*queue = llc;
-	/* Taken back before looking: who comes after the look sets it again. */
-	if (cctx->has_pinned && __sync_lock_test_and_set(&cctx->has_pinned, 0) &&
-	    first_in(HF_CPU_QUEUE + cpu, &other_key)) {
-		cctx->has_pinned = true;
-		if (!found || hf_vtime_before(other_key, *key)) {
+	if (cctx->has_pinned) {
+		if (!first_in(HF_CPU_QUEUE + cpu, &other_key)) {
+			cctx->has_pinned = false;
+		} else if (!found || hf_vtime_before(other_key, *key)) {
 			*queue = HF_CPU_QUEUE + cpu;
 			*key = other_key;
 			found = true;
