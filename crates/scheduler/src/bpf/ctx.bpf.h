@@ -184,12 +184,11 @@ static void charge(const struct task_struct *p, struct task_ctx *tctx, struct cp
 #define LLC_LAG_SLICES 4
 
 /* Nobody else could have the CPU of the running task. Other LLCs have to see how far ahead it is. */
-static void forgive(struct task_ctx *tctx, struct cpu_ctx *cctx)
+static void forgive(struct task_ctx *tctx)
 {
 	u32 slices = nr_llcs > 1 ? LLC_LAG_SLICES + 2 : 1;
 
 	tctx->vtime = hf_forgive(tctx->vtime, READ_ONCE(vtime_now), tctx->weight, slices, &params);
-	cctx->curr_vtime = tctx->vtime;
 }
 
 #endif /* __SCX_HOLDFAST_CTX_BPF_H */

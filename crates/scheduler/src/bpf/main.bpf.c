@@ -204,7 +204,7 @@ static void next_turn(struct task_struct *p, struct task_ctx *tctx, struct cpu_c
 	tctx->weight = weight_of(p, tctx);
 	cctx->curr_weight = tctx->weight;
 	if (alone)
-		forgive(tctx, cctx);
+		forgive(tctx);
 	else
 		place(tctx, false);
 	cctx->curr_vtime = tctx->vtime;
@@ -400,7 +400,8 @@ void BPF_STRUCT_OPS(holdfast_tick, struct task_struct *p)
 	if (!scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) && !scx_bpf_dsq_nr_queued(llc_of(cpu)) &&
 	    !cctx->has_pinned &&
 	    !far_behind(llc_of(cpu), tctx->vtime, tctx->weight, &queue, &key)) {
-		forgive(tctx, cctx);
+		forgive(tctx);
+		cctx->curr_vtime = tctx->vtime;
 		scx_bpf_task_set_slice(p, params.slice_ns);
 		return;
 	}
@@ -433,7 +434,7 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	if (!runnable) {
 		hf_see(&tctx->grace, HF_FREE, 0);
 		if (!cctx->has_pinned && !scx_bpf_dsq_nr_queued(llc_of(scx_bpf_task_cpu(p))))
-			forgive(tctx, cctx);
+			forgive(tctx);
 	}
 	/*
 	 * Its memory can be read only while it is current, which a remote dequeue is not.
