@@ -158,7 +158,8 @@ HF_FN enum hf_target hf_yield_target(enum hf_class class, const struct hf_siblin
 	switch (class) {
 	case HF_WAITER:
 	case HF_HEAD:
-		if (s->holder)
+		/* Two who are first in a queue are so in queues of two locks. */
+		if (s->holder && !(class == HF_HEAD && s->next))
 			return HF_TO_HOLDER;
 		if (s->called)
 			return HF_TO_CALLED;

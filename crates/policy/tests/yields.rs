@@ -19,6 +19,8 @@ fn a_waiter_runs_its_holder_and_a_caller_whom_it_called() {
     for (class, siblings, named, spun_long, target) in [
         (Waiter, both, true, false, ToHolder),
         (Head, both, false, false, ToHolder),
+        (Head, Siblings { next: true, ..both }, false, false, ToCalled),
+        (Waiter, Siblings { next: true, ..both }, false, false, ToHolder),
         (Holder, both, true, false, ToCalled),
         (Irq, both, false, false, ToCalled),
         (Waiter, nobody, true, false, ToNobody),
@@ -66,6 +68,12 @@ proptest! {
         prop_assert_eq!(silent, yield_target(c, &s, false, false));
         let left = silent == Target::ToHolder && s.next;
         prop_assert_eq!(told, if left { Target::ToNobody } else { silent });
+    }
+
+    #[test]
+    fn two_heads_do_not_wait_for_one_another(s in siblings(), named: bool, long: bool) {
+        let others = Siblings { next: true, ..s };
+        prop_assert!(yield_target(VcpuClass::Head, &others, named, long) != Target::ToHolder);
     }
 
     #[test]

@@ -199,10 +199,10 @@ impl<'a> Scheduler<'a> {
         let discovery = if opts.no_guest_knowledge {
             None
         } else {
-            Some(
-                Discovery::attach(discovery_object)
-                    .context("cannot find vCPUs (holdfast doctor may know why; --no-guest-knowledge goes without)")?,
-            )
+            Some(Discovery::attach(discovery_object).context(
+                "cannot find vCPUs (holdfast doctor may know why; \
+                         --no-guest-knowledge goes without)",
+            )?)
         };
 
         let mut skel_builder = BpfSkelBuilder::default();
