@@ -194,13 +194,16 @@ struct Pace {
 impl Pace {
     /// How long will take what is planned to take `left`, and `later` after that?
     fn left(&self, left: Duration, later: Duration) -> Duration {
-        let done = self.planned.saturating_sub(left);
-        // Too little was done to tell.
-        if done < Duration::from_secs(60) {
-            return (left + later) / self.nr_hosts;
-        }
-        let slower = self.start.elapsed().as_secs_f64() / done.as_secs_f64();
-        (left + later).mul_f64(slower.clamp(0.1, 10.0))
+        self.left_after(self.start.elapsed(), left, later)
+    }
+
+    /// The same when `elapsed` has passed. The usual pace counts for as much as an eighth of the plan: the
+    /// first windows carry the start of their guests, which is planned evenly.
+    fn left_after(&self, elapsed: Duration, left: Duration, later: Duration) -> Duration {
+        let usual = self.planned / 8;
+        let planned = self.planned.saturating_sub(left) + usual;
+        let took = elapsed + usual / self.nr_hosts;
+        (left + later).mul_f64(took.as_secs_f64() / planned.as_secs_f64().max(1.0))
     }
 }
 
@@ -460,4 +463,24 @@ impl<'a, 'w> Run<'a, 'w> {
 /// `3:20`.
 fn minutes(time: Duration) -> String {
     format!("{}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_left_follows_the_machine_and_not_the_first_windows() {
+        let minutes = |n: u64| Duration::from_secs(60 * n);
+        let pace = Pace { start: Instant::now(), planned: minutes(160), nr_hosts: 2 };
+        let left = |elapsed: u64, done: u64| {
+            pace.left_after(minutes(elapsed), minutes(160 - done), minutes(0)).as_secs() / 60
+        };
+        assert_eq!(left(0, 0), 80);
+        // Both hosts have started guests for two minutes, of which little was planned.
+        assert!((80..95).contains(&left(2, 1)), "{}", left(2, 1));
+        // A machine of half the speed is known as such long before the end.
+        assert!((70..80).contains(&left(80, 80)), "{}", left(80, 80));
+        assert_eq!(left(160, 160), 0);
+    }
 }
