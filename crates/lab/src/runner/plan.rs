@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::experiment::Experiment;
+use crate::experiment::{Case, Experiment};
 use crate::machine::Clock;
 use crate::resume::Done;
 
@@ -108,7 +108,7 @@ fn alternate(rounds: u32, nr_contenders: usize, cases: &[usize]) -> Vec<Window> 
     windows
 }
 
-/// How long things take on an emulated host of two CPUs with two hogs.
+/// How long things take on an emulated host of two CPUs.
 struct Costs {
     guest_start: Duration,
     scheduler_load: Duration,
@@ -117,6 +117,8 @@ struct Costs {
     counters: Duration,
     /// For each ms that an experiment says.
     slowdown: u32,
+    /// The same beside hogs: endless loops are quickly emulated.
+    slowdown_with_hogs: u32,
 }
 
 const BY_THE_MACHINES_CLOCK: Costs = Costs {
@@ -125,13 +127,15 @@ const BY_THE_MACHINES_CLOCK: Costs = Costs {
     workload_start: Duration::from_millis(600),
     counters: Duration::from_millis(600),
     slowdown: 1,
+    slowdown_with_hogs: 1,
 };
 
 /// Where the host counts its instructions, as emulated ones do unless the experiment says otherwise; beside another such host.
 const COUNTING: Costs = Costs {
     guest_start: Duration::from_secs(26),
     scheduler_load: Duration::from_secs(10),
-    slowdown: 2,
+    slowdown: 4,
+    slowdown_with_hogs: 2,
     ..BY_THE_MACHINES_CLOCK
 };
 
@@ -143,7 +147,10 @@ pub(super) fn estimate<'a>(
 ) -> Duration {
     let costs =
         if experiment.host.clock == Clock::Machine { BY_THE_MACHINES_CLOCK } else { COUNTING };
-    let asked = |ms| Duration::from_millis(ms) * costs.slowdown;
+    let asked = |ms, case: &Case| {
+        let hogs = experiment.hogs_of(case) > 0;
+        Duration::from_millis(ms) * if hogs { costs.slowdown_with_hogs } else { costs.slowdown }
+    };
     let mut sum = Duration::ZERO;
     for group in groups.into_iter().filter(|group| !group.windows.is_empty()) {
         let mut last = None::<Window>;
@@ -156,11 +163,11 @@ pub(super) fn estimate<'a>(
             if changes(|w| w.case) {
                 sum += costs.workload_start;
             }
-            if changes(|w| w.contender) || changes(|w| w.case) {
-                sum += asked(experiment.windows.warmup_ms);
-            }
             let case = &experiment.cases[window.case];
-            sum += asked(experiment.length_ms_of(case)) + costs.counters;
+            if changes(|w| w.contender) || changes(|w| w.case) {
+                sum += asked(experiment.windows.warmup_ms, case);
+            }
+            sum += asked(experiment.length_ms_of(case), case) + costs.counters;
             last = Some(window);
         }
     }

@@ -416,7 +416,8 @@ void BPF_STRUCT_OPS(holdfast_tick, struct task_struct *p)
 
 void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 {
-	struct cpu_ctx *cctx = cpu_ctx_of(scx_bpf_task_cpu(p));
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
 	struct task_ctx *tctx = task_ctx_of(p);
 	u64 now = scx_bpf_now();
 	struct hf_vm_ctx *vm;
@@ -433,7 +434,7 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	/* Who halts holds nothing, and if nobody waits it took nothing. */
 	if (!runnable) {
 		hf_see(&tctx->grace, HF_FREE, 0);
-		if (!cctx->has_pinned && !scx_bpf_dsq_nr_queued(llc_of(scx_bpf_task_cpu(p))))
+		if (!cctx->has_pinned && !scx_bpf_dsq_nr_queued(llc_of(cpu)))
 			forgive(tctx);
 	}
 	/*
