@@ -58,19 +58,39 @@ impl Task {
     }
 }
 
-/// One CPU; returns the time that passed.
-fn simulate(tasks: &mut [Task], turns: usize, start_vtime: u64) -> u64 {
-    let (mut now, mut vtime_now) = (0u64, start_vtime);
+struct Cpu {
+    runs: Option<usize>,
+    /// When its turn ends.
+    until: u64,
+}
+
+/// So many turns on so many CPUs; returns the time that passed.
+fn simulate(tasks: &mut [Task], nr_cpus: usize, turns: usize, start_vtime: u64) -> u64 {
+    let mut vtime_now = start_vtime;
     let mut keys: Vec<u64> = vec![start_vtime; tasks.len()];
+    let mut cpus: Vec<Cpu> = (0..nr_cpus).map(|_| Cpu { runs: None, until: 0 }).collect();
     for task in tasks.iter_mut() {
         task.vtime = start_vtime;
     }
     for _ in 0..turns {
-        let Some(next) = (0..tasks.len())
-            .filter(|i| tasks[*i].runnable_since <= now)
-            .reduce(|a, b| if vtime_before(keys[b], keys[a]) { b } else { a })
+        let cpu = (0..nr_cpus).min_by_key(|cpu| cpus[*cpu].until).unwrap();
+        let now = cpus[cpu].until;
+        let before = cpus[cpu].runs.take();
+        let is_running = |i| cpus.iter().any(|cpu| cpu.runs == Some(i));
+        let waits = |tasks: &[Task], i: usize| tasks[i].runnable_since <= now && !is_running(i);
+        if let Some(i) = before {
+            let is_alone = (0..tasks.len()).all(|other| other == i || !waits(tasks, other));
+            let task = &mut tasks[i];
+            if is_alone && task.sleeps_ns == 0 {
+                task.vtime = PARAMS.forgive(task.vtime, vtime_now, task.weight, 1);
+            }
+            task.vtime = PARAMS.place(task.vtime, vtime_now, task.weight, task.sleeps_ns > 0);
+            keys[i] = PARAMS.queue_key(task.vtime, task.claims, task.sleeps_ns > 0, task.weight);
+        }
+        let waiting = (0..tasks.len()).filter(|i| waits(tasks, *i));
+        let Some(next) = waiting.reduce(|a, b| if vtime_before(keys[b], keys[a]) { b } else { a })
         else {
-            now += PARAMS.slice_ns;
+            cpus[cpu].until += PARAMS.slice_ns;
             continue;
         };
         vtime_now = advance(vtime_now, keys[next]);
@@ -91,27 +111,35 @@ fn simulate(tasks: &mut [Task], turns: usize, start_vtime: u64) -> u64 {
             }
             ran += decision.step_ns;
         }
-        now += ran;
         task.ran_ns += ran;
         task.bank_ns = PARAMS.earn(task.bank_ns, ran);
         task.vtime = charge(task.vtime, ran, task.weight);
-        task.runnable_since = now + task.sleeps_ns;
-        let is_alone = (0..tasks.len()).all(|i| i == next || tasks[i].runnable_since > now);
-        let task = &mut tasks[next];
-        if is_alone && task.sleeps_ns == 0 {
-            task.vtime = PARAMS.forgive(task.vtime, vtime_now, task.weight, 1);
-        }
-        task.vtime = PARAMS.place(task.vtime, vtime_now, task.weight, task.sleeps_ns > 0);
-        keys[next] = PARAMS.queue_key(task.vtime, task.claims, task.sleeps_ns > 0, task.weight);
+        task.runnable_since = now + ran + task.sleeps_ns;
+        cpus[cpu] = Cpu { runs: Some(next), until: now + ran };
     }
-    now
+    cpus.iter().map(|cpu| cpu.until).min().unwrap()
+}
+
+/// What each should have of the CPUs: by weight, but nobody more than one.
+fn fair_shares(tasks: &[Task], nr_cpus: usize) -> Vec<f64> {
+    let mut shares: Vec<Option<f64>> = vec![None; tasks.len()];
+    loop {
+        let undecided = || (0..tasks.len()).filter(|i| shares[*i].is_none());
+        let weights: f64 = undecided().map(|i| f64::from(tasks[i].weight)).sum();
+        let left = nr_cpus as f64 - shares.iter().flatten().sum::<f64>();
+        let share = |i: usize| left * f64::from(tasks[i].weight) / weights;
+        let Some(whole) = undecided().find(|i| share(*i) > 1.0) else {
+            return (0..tasks.len()).map(|i| shares[i].unwrap_or_else(|| share(i))).collect();
+        };
+        shares[whole] = Some(1.0);
+    }
 }
 
 #[test]
 fn what_a_heavy_task_is_owed_stays_when_a_light_holder_runs_ahead() {
     let mut tasks =
         vec![Task::new(20_480, VcpuClass::Holder), Task::new(351_429, VcpuClass::Unknown)];
-    let total = simulate(&mut tasks, 20_000, 0);
+    let total = simulate(&mut tasks, 1, 20_000, 0);
     let share = tasks[0].ran_ns as f64 / total as f64;
     let fair = 20_480.0 / (20_480.0 + 351_429.0);
     assert!((share - fair).abs() < 0.002, "{share} instead of {fair}");
@@ -122,16 +150,15 @@ proptest! {
 
     #[test]
     fn shares_follow_weights_whatever_guests_claim(
-        claims in prop::collection::vec((class(), WEIGHT_NICE0 / 5..4 * WEIGHT_NICE0), 2..8),
+        claims in prop::collection::vec((class(), WEIGHT_NICE0 / 5..4 * WEIGHT_NICE0), 2..10),
+        nr_cpus in 1usize..6,
         start_vtime in prop_oneof![Just(0u64), Just(u64::MAX - 10_000_000), any::<u64>()],
     ) {
         let mut tasks: Vec<Task> =
             claims.iter().map(|(class, weight)| Task::new(*weight, *class)).collect();
-        let total = simulate(&mut tasks, 20_000, start_vtime);
-        let weights: u64 = tasks.iter().map(|task| u64::from(task.weight)).sum();
-        for task in &tasks {
+        let total = simulate(&mut tasks, nr_cpus, 20_000 * nr_cpus, start_vtime);
+        for (task, fair) in tasks.iter().zip(fair_shares(&tasks, nr_cpus)) {
             let share = task.ran_ns as f64 / total as f64;
-            let fair = f64::from(task.weight) / weights as f64;
             prop_assert!((share - fair).abs() < 0.01, "{share} instead of {fair}: {task:?}");
         }
     }
@@ -139,14 +166,15 @@ proptest! {
     #[test]
     fn nobody_starves(
         claims in prop::collection::vec(class(), 2..12),
+        nr_cpus in 1usize..6,
         start_vtime: u64,
     ) {
         let mut tasks: Vec<Task> = claims.iter().map(|class| Task::new(WEIGHT_NICE0, *class)).collect();
-        simulate(&mut tasks, 5_000, start_vtime);
+        simulate(&mut tasks, nr_cpus, 5_000 * nr_cpus, start_vtime);
         let turn = PARAMS.slice_ns + PARAMS.grace_max_ns;
         for task in &tasks {
             // Everybody's turn, and the boost of each of them, may come first.
-            let bound = (tasks.len() as u64 + 1) * turn * 4;
+            let bound = (tasks.len().div_ceil(nr_cpus) as u64 + 1) * turn * 4;
             prop_assert!(task.longest_wait_ns <= bound, "{} ns: {task:?}", task.longest_wait_ns);
         }
     }
@@ -155,7 +183,7 @@ proptest! {
     fn a_task_that_comes_back_takes_no_more_than_its_credit(sleep_ms in 1u64..10_000) {
         let mut tasks = vec![Task::new(WEIGHT_NICE0, VcpuClass::Free), Task::new(WEIGHT_NICE0, VcpuClass::Free)];
         tasks[1].sleeps_ns = sleep_ms * 1_000_000;
-        simulate(&mut tasks, 2_000, 0);
+        simulate(&mut tasks, 1, 2_000, 0);
         // However long it slept, the other one waits for its turn and for the credit, no longer.
         prop_assert!(tasks[0].longest_wait_ns <= 4 * PARAMS.slice_ns, "{:?}", tasks[0]);
     }
@@ -183,7 +211,7 @@ proptest! {
         let mut sleeper = Task::new(WEIGHT_NICE0, VcpuClass::Unknown);
         sleeper.sleeps_ns = sleep_ms * 1_000_000;
         tasks.push(sleeper);
-        simulate(&mut tasks, 10_000, 0);
+        simulate(&mut tasks, 1, 10_000, 0);
         // At first all are equal; later nobody is further behind than who wakes, not for long.
         let sleeper = tasks.last().unwrap();
         let at_first = longest_turn_ns * (tasks.len() as u64 - 1);
@@ -233,7 +261,7 @@ proptest! {
 fn a_hostile_guest_gains_nothing_on_an_honest_one() {
     let mut tasks =
         vec![Task::new(WEIGHT_NICE0, VcpuClass::Free), Task::new(WEIGHT_NICE0, VcpuClass::Holder)];
-    let total = simulate(&mut tasks, 100_000, 0);
+    let total = simulate(&mut tasks, 1, 100_000, 0);
     let honest = tasks[0].ran_ns as f64 / total as f64;
     assert!((honest - 0.5).abs() < 0.002, "{honest}");
 }
