@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The live screen in a terminal of the lab's host: what keys do, and that nothing is left of it.
+//! Needs what `make build` builds, and either the network or packages in the cache; no root.
+
+use std::time::Duration;
+
+use holdfast_agent::protocol::{Reply, Request, Stream};
+use holdfast_lab::machine::Machine;
+use holdfast_lab::progress::Progress;
+
+mod emulated;
+
+use emulated::{eventually_within, load_kvm, on_an_emulated_host, shell, spec};
+
+/// Longest that a change of the screen may take: loading the programs first of all.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// What a terminal is told when a program gives back the screen that was there before.
+const SCREEN_IS_LEFT: &str = "\x1b[?1049l";
+
+#[test]
+fn the_live_screen_obeys_keys_and_leaves_nothing_behind() {
+    on_an_emulated_host(obeys_keys);
+}
+
+fn obeys_keys() {
+    let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
+    load_kvm(&machine);
+    let vm = [&machine.workload_path("hostile"), "--threads", "2"];
+    machine.request(Request::spawn("vm", vm)).unwrap();
+    // Only cells that change are written: what is waited for was not there before, all of it.
+    let mut screen = Screen::open(&machine, "first");
+    screen.until("STEAL%");
+    screen.press("h");
+    screen.until("choose a VM");
+    screen.press("h");
+    screen.until("STEAL%");
+    screen.press("p");
+    screen.until("PAUSED");
+    screen.press("\\r");
+    screen.until("(pid");
+    screen.press("\\177");
+    screen.until("STEAL%");
+    screen.press("q");
+    screen.ends();
+
+    let mut screen = Screen::open(&machine, "second");
+    screen.until("STEAL%");
+    shell(&machine, "kill -TERM $(pidof holdfast)");
+    screen.ends();
+    machine.shut_down().unwrap();
+}
+
+/// `top` in a terminal, which telnetd makes for it.
+struct Screen<'m> {
+    machine: &'m Machine,
+    name: &'m str,
+    /// Whence to read on.
+    after: u64,
+    /// What is new.
+    text: String,
+}
+
+impl<'m> Screen<'m> {
+    fn open(machine: &'m Machine, name: &'m str) -> Self {
+        let program = machine.dist_path("holdfast");
+        let session = format!(
+            "#!/bin/sh\nstty rows 24 cols 100\nbefore=$(stty -g)\n{program} top\n\
+             echo exit code $?\n[ \"$before\" = \"$(stty -g)\" ] && echo terminal as before\n"
+        );
+        shell(
+            machine,
+            &format!(
+                "mkdir -p /dev/pts; mountpoint -q /dev/pts || mount -t devpts devpts /dev/pts\n\
+                 mkfifo /tmp/{name}.keys\n\
+                 cat > /tmp/{name}.sh <<'END'\n{session}END\nchmod +x /tmp/{name}.sh"
+            ),
+        );
+        // The sleep keeps the pipe open while no key is pressed.
+        let served = format!(
+            "sleep 600 > /tmp/{name}.keys & \
+             exec busybox telnetd -i -K -l /tmp/{name}.sh < /tmp/{name}.keys"
+        );
+        machine.request(Request::spawn(name, ["/bin/sh", "-ec", &served])).unwrap();
+        Screen { machine, name, after: 0, text: String::new() }
+    }
+
+    /// Waits for something new that has this in it, and gives all that is new.
+    fn until(&mut self, what: &str) -> String {
+        eventually_within(LIMIT, what, || {
+            let (name, after) = (self.name.into(), self.after);
+            let request = Request::Output { name, stream: Stream::Stdout, after, timeout_ms: 500 };
+            let Reply::Output { data, next, .. } = self.machine.request(request).unwrap() else {
+                panic!("no output")
+            };
+            self.after = next;
+            self.text.push_str(&String::from_utf8_lossy(&data));
+            self.text.contains(what).then(|| std::mem::take(&mut self.text))
+        })
+    }
+
+    fn press(&self, key: &str) {
+        shell(self.machine, &format!("printf '{key}' > /tmp/{}.keys", self.name));
+    }
+
+    /// It ends as it should, and the terminal is what it was.
+    fn ends(mut self) {
+        let text = self.until("terminal as before");
+        let (left, code) = (text.find(SCREEN_IS_LEFT), text.find("exit code 0"));
+        assert!(left.is_some() && left < code, "{text:?}");
+    }
+}
