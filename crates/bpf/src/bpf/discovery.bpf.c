@@ -50,23 +50,26 @@ u64 nr_deferred_events;
 /* vCPU threads that could not be tracked, for want of memory or of room in @vms. */
 u64 nr_untracked;
 
-/* Where the record is now. False if KVM has not resolved it (yet). */
+/*
+ * Where the record is now. False if KVM has not resolved it (yet). @kv is an argument of
+ * the function that is traced: what it points to is loaded without the help of a function
+ * for each word.
+ */
 static bool read_record(struct kvm_vcpu___hf *kv, struct hf_vcpu *rec)
 {
-	struct kvm_memory_slot___hf *slot;
-	u64 msr = BPF_CORE_READ(kv, arch.st.msr_val);
+	struct kvm_memory_slot___hf *slot = kv->arch.st.cache.memslot;
+	u64 msr = kv->arch.st.msr_val;
 	u64 gpa = msr & KVM_STEAL_VALID_BITS;
 
-	slot = BPF_CORE_READ(kv, arch.st.cache.memslot);
 	/* The cache is filled on the first use after the MSR is written; before, it is the old one. */
-	if (!(msr & KVM_MSR_ENABLED) || BPF_CORE_READ(kv, arch.st.cache.gpa) != gpa || !slot)
+	if (!(msr & KVM_MSR_ENABLED) || kv->arch.st.cache.gpa != gpa || !slot)
 		return false;
 
 	rec->steal_gpa = gpa;
-	rec->steal_hva = BPF_CORE_READ(kv, arch.st.cache.hva);
-	rec->slot_gpa = BPF_CORE_READ(slot, base_gfn) << HF_PAGE_SHIFT;
-	rec->slot_hva = BPF_CORE_READ(slot, userspace_addr);
-	rec->slot_len = (u64)BPF_CORE_READ(slot, npages) << HF_PAGE_SHIFT;
+	rec->steal_hva = kv->arch.st.cache.hva;
+	rec->slot_gpa = slot->base_gfn << HF_PAGE_SHIFT;
+	rec->slot_hva = slot->userspace_addr;
+	rec->slot_len = (u64)slot->npages << HF_PAGE_SHIFT;
 	return rec->steal_hva >= rec->slot_hva && rec->steal_hva - rec->slot_hva < rec->slot_len;
 }
 
@@ -206,11 +209,11 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 	bool changed;
 
 	/* A VMM may load a vCPU in another thread, to set it up; only the one that runs it counts. */
-	if (bpf_core_field_exists(kv->wants_to_run) && !BPF_CORE_READ(kv, wants_to_run))
+	if (bpf_core_field_exists(kv->wants_to_run) && !kv->wants_to_run)
 		return 0;
 
 	v = bpf_task_storage_get(&vcpus, p, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	rec.kvm = (u64)BPF_CORE_READ(kv, kvm);
+	rec.kvm = (u64)kv->kvm;
 	vm = find_vm(rec.kvm, p->tgid);
 	if (!v || !vm) {
 		__sync_fetch_and_add(&nr_untracked, 1);
@@ -233,7 +236,7 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 			__sync_fetch_and_add(&vm->epoch, 1);
 		v->kvm = rec.kvm;
 		v->born = vm->born;
-		v->vcpu_id = BPF_CORE_READ(kv, vcpu_id);
+		v->vcpu_id = kv->vcpu_id;
 		v->tid = p->pid;
 		v->steal_gpa = rec.steal_gpa;
 		v->steal_hva = rec.steal_hva;

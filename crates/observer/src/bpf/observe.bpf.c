@@ -160,8 +160,7 @@ static void switched_out(struct task_struct *p, const struct hf_vcpu *v, bool pr
 	if (preempted) {
 		c->absence = HF_PREEMPTED;
 		c->nr[class]++;
-		s = begin_vm_state(v->kvm);
-		if (s)
+		if (hf_is_protected(class) && (s = begin_vm_state(v->kvm)))
 			__sync_fetch_and_add(&s->nr_off[class], 1);
 	} else if (hf_is_queued(class)) {
 		c->absence = HF_LOCK_HALT;
@@ -197,10 +196,9 @@ static void switched_in(struct task_struct *p, u64 now)
 		slot = slot_of(away_ns);
 		if (slot < HF_NR_SLOTS)
 			c->away_hist[class][slot]++;
-		s = bpf_map_lookup_elem(&vm_states, &c->kvm);
-		if (s)
-			__sync_fetch_and_add(&s->nr_off[class], -1ULL);
 		c->resumed = hf_is_protected(class);
+		if (c->resumed && (s = bpf_map_lookup_elem(&vm_states, &c->kvm)))
+			__sync_fetch_and_add(&s->nr_off[class], -1ULL);
 	}
 
 	n = begin_note(c, HF_NOTE_ABSENCE, now);
@@ -216,15 +214,13 @@ SEC("tp_btf/sched_switch")
 int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next,
 	     unsigned int prev_state)
 {
-	u64 now = bpf_ktime_get_ns();
-	struct hf_vcpu *v;
+	struct hf_vcpu *v = bpf_task_storage_get(&vcpus, prev, NULL, 0);
 
-	v = bpf_task_storage_get(&vcpus, prev, NULL, 0);
 	/* Preempted means still runnable: state 0, TASK_RUNNING. */
 	if (v)
-		switched_out(prev, v, preempt || !prev_state, now);
+		switched_out(prev, v, preempt || !prev_state, bpf_ktime_get_ns());
 	if (bpf_task_storage_get(&vcpus, next, NULL, 0))
-		switched_in(next, now);
+		switched_in(next, bpf_ktime_get_ns());
 	return 0;
 }
 

@@ -54,7 +54,7 @@ struct hf_vcpu_stats {
 
 /* What siblings share. Keyed by struct kvm. */
 struct hf_vm_state {
-	u64 nr_off[HF_NR_CLASSES]; /* vCPUs preempted now */
+	u64 nr_off[HF_NR_CLASSES]; /* vCPUs preempted now that siblings wait for */
 	u64 nr_vcpus;		   /* highest number of a vCPU, plus one */
 };
 
