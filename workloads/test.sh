@@ -14,7 +14,7 @@ export HOLDFAST_TEST=$scratch
 trap 'kill -KILL $(of_this_test) 2>/dev/null || true; rm -rf "$scratch"' EXIT
 
 # A compiler that is one process, as tcc is: gcc's work is done by others, which `build` does not see.
-compiler=$(command -v tcc "${BPF_CLANG:-clang}" | head -n 1 || true)
+compiler=$(command -v "${BPF_CLANG:-clang}" | head -n 1 || true)
 
 fail() {
 	echo "FAILED: $*" >&2
@@ -158,7 +158,7 @@ obstacle() {
 	case $1 in
 	hackbench) [ -x /usr/bin/hackbench ] || echo 'the package rt-tests is not installed' ;;
 	sysbench) [ -x /usr/bin/sysbench ] || echo 'the package sysbench is not installed' ;;
-	build) [ -n "$compiler" ] || echo 'neither tcc nor clang is installed' ;;
+	build) [ -n "$compiler" ] || echo 'clang is not installed' ;;
 	stealwitness) [ -r /proc/kcore ] || echo 'this is no KVM guest with /proc/kcore' ;;
 	# Where KVM itself is emulated there may be a /dev/kvm that runs a thousand times too slowly.
 	hostile)
