@@ -39,6 +39,7 @@ static const char *source = "/usr/src/lua";
 static const char *parent = "/tmp";
 static const char *make = "/usr/bin/make";
 static const char *compiler = "/usr/bin/tcc";
+static const char *flags = "-DLUA_USE_LINUX";
 
 static char *tree;
 
@@ -141,7 +142,7 @@ static void work(unsigned int worker, struct counters_slot *slot)
 			  jobs,
 			  "all",
 			  NULL /* CC */,
-			  "CFLAGS=-DLUA_USE_LINUX -D_GNU_SOURCE",
+			  text("CFLAGS=%s", flags, "", ""),
 			  NULL };
 	char *clean[] = { (char *)make, "-C", tree, "clean", "RM=/bin/rm -f", NULL };
 
@@ -184,6 +185,7 @@ int main(int argc, char **argv)
 		{ "dir", "DIR", "build a copy below DIR, on a tmpfs", &parent },
 		{ "make", "PATH", "GNU make", &make },
 		{ "cc", "PATH", "compiler", &compiler },
+		{ "cflags", "FLAGS", "what it is given beside -c", &flags },
 		{ 0 },
 	};
 	static const struct workload workload = {

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-or-later
 # Runs every built workload here: test.sh DIRECTORY. A workload whose programs are not installed is
-# skipped, and said to be; test-guest-files.sh runs all of them as in a guest.
+# skipped, and said to be; a test of the lab (lab_boot.rs) runs all of them in a guest.
 set -euo pipefail
 bin=$(realpath "$1")
 here=$(dirname "$(realpath "$0")")
@@ -75,7 +75,7 @@ options() {
 	case $1 in
 	metadata | sysbench) echo "--dir $scratch" ;;
 	# It builds these very sources.
-	build) echo "--dir $scratch --source $here --cc $compiler" ;;
+	build) echo "--dir $scratch --source $here --cc $compiler --cflags -D_GNU_SOURCE" ;;
 	esac
 }
 

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use holdfast_agent::protocol::{Hello, Reply, Request, Role};
+use holdfast_lab::experiment::WORKLOADS;
 use holdfast_lab::machine::{Accel, Clock, GuestSpec, Machine, MachineSpec};
 use holdfast_lab::packages::Kernel;
 use holdfast_lab::progress::Progress;
@@ -17,7 +18,9 @@ use serde_json::json;
 
 mod emulated;
 
-use emulated::{end, eventually, hog, on_an_emulated_host, read, shell, spec, uptime};
+use emulated::{
+    end, eventually, eventually_within, hog, on_an_emulated_host, read, shell, spec, uptime,
+};
 
 /// A lab wants the machine for itself.
 static TURN: Mutex<()> = Mutex::new(());
@@ -76,6 +79,41 @@ fn every_kernel() {
         let distance = |c: &BTreeMap<String, u64>| c["steal_time"].wrapping_sub(c[symbol]);
         assert_eq!(distance(&found[0]), distance(&found[1]));
         machine.stop_guest("vm0").unwrap();
+    }
+    machine.shut_down().unwrap();
+}
+
+#[test]
+fn every_workload_has_what_it_needs_in_a_guest() {
+    on_an_emulated_host(every_workload);
+}
+
+fn every_workload() {
+    const LIMIT: Duration = Duration::from_secs(120);
+    let _turn = turn();
+    let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
+    machine.start_guest(&GuestSpec { vcpus: 2, ..GuestSpec::new("vm0") }).unwrap();
+    let ask = |request| machine.request_guest("vm0", request);
+    for workload in WORKLOADS {
+        let counters = format!("/tmp/{workload}.counters");
+        let argv = [machine.workload_path(workload), "--counters".into(), counters.clone()];
+        ask(Request::spawn(workload, argv)).unwrap();
+        // Each of the build's sources once: not all include the same.
+        let enough = if workload == "build" { 14_000 } else { 1 };
+        let end = |signal| {
+            let _ = ask(Request::Kill { name: workload.into(), signal });
+            ask(Request::Wait { name: workload.into(), timeout_ms: 60_000 }).unwrap()
+        };
+        eventually_within(LIMIT, workload, || {
+            let status = ask(Request::Status { name: workload.into() }).unwrap();
+            if !matches!(status, Reply::Status { running: true, .. }) {
+                panic!("{workload}: {:?}", end(0));
+            }
+            let counted = ask(Request::Counters { path: counters.clone() });
+            matches!(counted, Ok(Reply::Counters(c)) if c.ops >= enough).then_some(())
+        });
+        let Reply::Wait(ended) = end(libc::SIGTERM) else { panic!("{workload} goes on") };
+        assert!(ended.status.success(), "{workload}: {ended:?}");
     }
     machine.shut_down().unwrap();
 }
