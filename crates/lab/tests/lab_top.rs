@@ -4,13 +4,13 @@
 
 use std::time::Duration;
 
-use holdfast_agent::protocol::{Reply, Request, Stream};
+use holdfast_agent::protocol::Request;
 use holdfast_lab::machine::Machine;
 use holdfast_lab::progress::Progress;
 
 mod emulated;
 
-use emulated::{eventually_within, load_kvm, on_an_emulated_host, shell, spec};
+use emulated::{Lines, load_kvm, on_an_emulated_host, shell, spec};
 
 /// Longest that a change of the screen may take: loading the programs first of all.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -55,10 +55,7 @@ fn obeys_keys() {
 struct Screen<'m> {
     machine: &'m Machine,
     name: &'m str,
-    /// Whence to read on.
-    after: u64,
-    /// What is new.
-    text: String,
+    output: Lines<'m>,
 }
 
 impl<'m> Screen<'m> {
@@ -81,22 +78,11 @@ impl<'m> Screen<'m> {
             "sleep 600 > /tmp/{name}.keys & \
              exec busybox telnetd -i -K -l /tmp/{name}.sh < /tmp/{name}.keys"
         );
-        machine.request(Request::spawn(name, ["/bin/sh", "-ec", &served])).unwrap();
-        Screen { machine, name, after: 0, text: String::new() }
+        Screen { machine, name, output: Lines::of(machine, name, &["/bin/sh", "-ec", &served]) }
     }
 
-    /// Waits for something new that has this in it, and gives all that is new.
     fn until(&mut self, what: &str) -> String {
-        eventually_within(LIMIT, what, || {
-            let (name, after) = (self.name.into(), self.after);
-            let request = Request::Output { name, stream: Stream::Stdout, after, timeout_ms: 500 };
-            let Reply::Output { data, next, .. } = self.machine.request(request).unwrap() else {
-                panic!("no output")
-            };
-            self.after = next;
-            self.text.push_str(&String::from_utf8_lossy(&data));
-            self.text.contains(what).then(|| std::mem::take(&mut self.text))
-        })
+        self.output.until(LIMIT, what)
     }
 
     fn press(&self, key: &str) {

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use holdfast_agent::protocol::{Reply, Request, Stream};
 use holdfast_lab::machine::Machine;
 
+use super::eventually_within;
+
 /// Longest silence of a program that is to print something.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -65,6 +67,14 @@ impl<'m> Lines<'m> {
         let line = self.text[..end].to_owned();
         self.text.drain(..=end);
         Some(line)
+    }
+
+    /// Waits for this, in a line that may not have ended, and gives all that is new.
+    pub(crate) fn until(&mut self, limit: Duration, what: &str) -> String {
+        eventually_within(limit, what, || {
+            self.read(Duration::from_millis(500));
+            self.text.contains(what).then(|| std::mem::take(&mut self.text))
+        })
     }
 
     /// Lines printed since the last look, without waiting for more.
