@@ -11,14 +11,14 @@ const STATS_LIMIT_MS: u64 = 2000;
 
 impl Session<'_> {
     /// Has contender `wanted` schedule the host; none is the kernel's own scheduler.
-    pub(super) fn ensure_contender(&mut self, wanted: Option<usize>) -> Outcome<bool> {
+    pub(super) fn ensure_contender(&mut self, wanted: Option<usize>) -> Outcome<()> {
         let wanted = wanted.filter(|&i| !self.experiment.contenders[i].is_stock());
         if self.contender == wanted {
-            return Ok(false);
+            return Ok(());
         }
         self.counts = false;
         self.end_contender()?;
-        let Some(i) = wanted else { return Ok(true) };
+        let Some(i) = wanted else { return Ok(()) };
         self.contender = wanted;
         // A scheduler loads in a quarter of the time while nobody else wants the CPUs.
         self.signal_load(libc::SIGSTOP)?;
@@ -32,7 +32,7 @@ impl Session<'_> {
             // Not every scheduler serves statistics.
             _ => false,
         };
-        Ok(true)
+        Ok(())
     }
 
     /// Ends the scheduler and the programs beside it, if any, the last to come first.

@@ -33,15 +33,13 @@ pub(super) fn measure(
     sample: &mut Sample,
 ) -> Outcome<()> {
     let case = &experiment.cases[window.case];
-    let mut changed = session.ensure_guests(&group.guests, group.pause_exits)?;
-    changed |= session.ensure_hogs(experiment.hogs_of(case))?;
-    changed |= session.ensure_contender(Some(window.contender))?;
+    session.ensure_guests(&group.guests, group.pause_exits)?;
+    session.ensure_hogs(experiment.hogs_of(case))?;
+    session.ensure_contender(Some(window.contender))?;
     let contender = &experiment.contenders[window.contender];
-    changed |= session.ensure_observed(experiment.observes(contender))?;
-    changed |= session.ensure_workload(window.case)?;
-    if changed {
-        session.pass(experiment.windows.warmup_ms / session.shortened())?;
-    }
+    session.ensure_observed(experiment.observes(contender))?;
+    session.start_workload(window.case)?;
+    session.pass(experiment.windows.warmup_ms / session.shortened())?;
     sample.vm = session.vm();
     sample.hogs = session.hogs();
     sample.beside = session.beside();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What is running on the host, and bringing it to what a window needs.
 //!
-//! Each `ensure_*` changes only what is not yet as wanted and says whether it changed anything.
+//! Each `ensure_*` changes only what is not yet as wanted.
 
 use std::time::Duration;
 
@@ -136,9 +136,9 @@ impl<'a> Session<'a> {
     }
 
     /// Runs these guests and no others, freshly started with nothing else on the host, and the observer.
-    pub(super) fn ensure_guests(&mut self, names: &[String], pause_exits: bool) -> Outcome<bool> {
+    pub(super) fn ensure_guests(&mut self, names: &[String], pause_exits: bool) -> Outcome<()> {
         if self.guests == names && self.pause_exits == pause_exits {
-            return Ok(false);
+            return Ok(());
         }
         // A guest boots twice as fast on an idle host, and under the stock scheduler as all others.
         self.ensure_contender(None)?;
@@ -154,11 +154,7 @@ impl<'a> Session<'a> {
             }
             self.guests.push(name.clone());
         }
-        self.await_quiet(names.iter().map(|name| self.host.vm_child(name)).collect())?;
-        if self.experiment.windows.observe {
-            self.ensure_observer();
-        }
-        Ok(true)
+        self.await_quiet(names.iter().map(|name| self.host.vm_child(name)).collect())
     }
 
     fn start_guest(&mut self, name: &str) -> Outcome<()> {
@@ -228,8 +224,7 @@ impl<'a> Session<'a> {
     }
 
     /// Runs `wanted` endless loops.
-    pub(super) fn ensure_hogs(&mut self, wanted: u32) -> Outcome<bool> {
-        let changes = self.nr_hogs != wanted;
+    pub(super) fn ensure_hogs(&mut self, wanted: u32) -> Outcome<()> {
         while self.nr_hogs < wanted {
             let name = hog_name(self.nr_hogs);
             let program = self.host.workload_in_host("hog");
@@ -241,31 +236,28 @@ impl<'a> Session<'a> {
             self.nr_hogs -= 1;
             self.end(&hog_name(self.nr_hogs), libc::SIGTERM, WORKLOAD_LIMIT)?;
         }
-        Ok(changes)
+        Ok(())
     }
 
     /// Has the observer run or not.
-    pub(super) fn ensure_observed(&mut self, wanted: bool) -> Outcome<bool> {
+    pub(super) fn ensure_observed(&mut self, wanted: bool) -> Outcome<()> {
         if self.observer_runs == wanted || wanted && self.observer.is_none() {
-            return Ok(false);
+            return Ok(());
         }
         if wanted {
             // It loads in a fraction of the time while nobody else wants the CPUs.
             self.signal_load(libc::SIGSTOP)?;
-            self.ensure_observer();
+            self.start_observer();
             self.signal_load(libc::SIGCONT)?;
+            self.await_quiet(vec![OBSERVER.into()])
         } else {
             self.observer_runs = false;
-            self.end(OBSERVER, libc::SIGTERM, WORKLOAD_LIMIT)?;
+            self.end(OBSERVER, libc::SIGTERM, WORKLOAD_LIMIT)
         }
-        Ok(true)
     }
 
-    /// Starts the observer where it is not running; a host without one is measured without it.
-    pub(super) fn ensure_observer(&mut self) {
-        if self.observer_runs {
-            return;
-        }
+    /// Starts the observer; a host without one is measured without it.
+    fn start_observer(&mut self) {
         let Some(argv) = self.observer.clone() else { return };
         let spawned = self.ask(Request::Spawn(Spawn {
             name: OBSERVER.into(),
@@ -292,7 +284,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Notes that preemptions are not measured for now, and why; the next guest gets a new observer.
+    /// Notes that preemptions are not measured for now, and why; the next window gets a new observer.
     pub(super) fn observer_failed(&mut self, why: &str) {
         self.observer_runs = false;
         let _ = self.ask(Request::Kill { name: OBSERVER.into(), signal: libc::SIGKILL });
