@@ -62,6 +62,9 @@ pub struct Case {
     /// Length of this case's windows, ms, where the experiment's does not suit it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length_ms: Option<u64>,
+    /// Operations of its workload that are done before a window begins, if the warm-up is too short for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warmup_ops: Option<u64>,
     /// Whether a quick run leaves it out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub slow: bool,

@@ -121,6 +121,9 @@ impl Experiment {
             if let Some(length) = case.length_ms {
                 found.range(&key("length_ms"), length, 100, 600_000);
             }
+            if let Some(ops) = case.warmup_ops {
+                found.range(&key("warmup_ops"), ops, 1, 1_000_000_000);
+            }
             let guest = case.guest.as_deref();
             self.check_guest_name(&key("guest"), guest, found);
             if guest.is_none() && self.defaults.guest.is_none() && self.guests.len() > 1 {

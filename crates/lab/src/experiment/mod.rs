@@ -263,7 +263,7 @@ pub struct Defaults {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Windows {
-    /// Time between the start of a contender or a workload and the first sample, ms.
+    /// Time between the first operation of the workload, which every window starts, and the first sample, ms.
     pub warmup_ms: u64,
     /// Length of a window, ms.
     pub length_ms: u64,

@@ -40,6 +40,7 @@ pub(super) fn measure(
     session.ensure_observed(experiment.observes(contender))?;
     session.start_workload(window.case)?;
     session.pass(experiment.windows.warmup_ms / session.shortened())?;
+    session.await_warmup(window.case)?;
     sample.vm = session.vm();
     sample.hogs = session.hogs();
     sample.beside = session.beside();

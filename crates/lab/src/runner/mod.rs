@@ -176,11 +176,14 @@ fn room_for(experiment: &Experiment) -> usize {
     cpus.min(memory as usize)
 }
 
-/// Memory that this machine has left.
+/// Memory that this machine, or the container that this runs in, has left.
 fn available_mib() -> u64 {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    kib.and_then(|kib| kib.trim().strip_suffix(" kB")?.parse::<u64>().ok()).unwrap_or(0) / 1024
+    let mut system = sysinfo::System::new();
+    system.refresh_memory();
+    let machine = system.available_memory();
+    let container =
+        system.cgroup_limits().map(|limits| limits.total_memory.saturating_sub(limits.rss));
+    container.map_or(machine, |left| left.min(machine)) / 1024 / 1024
 }
 
 /// How fast this machine is, compared with the one that the plan's times are from.

@@ -355,13 +355,23 @@ impl<'a> Session<'a> {
     pub(super) fn await_within<T>(
         &self,
         limit: Duration,
+        look: impl FnMut() -> Outcome<Option<T>>,
+    ) -> Outcome<Option<T>> {
+        self.look_within(limit, LOOK, look)
+    }
+
+    /// The same with this much time between two looks.
+    pub(super) fn look_within<T>(
+        &self,
+        limit: Duration,
+        between: Duration,
         mut look: impl FnMut() -> Outcome<Option<T>>,
     ) -> Outcome<Option<T>> {
-        for _ in 0..limit.as_millis() / LOOK.as_millis() {
+        for _ in 0..limit.as_millis() / between.as_millis() {
             if let Some(found) = look()? {
                 return Ok(Some(found));
             }
-            self.pass(LOOK.as_millis() as u64)?;
+            self.pass(between.as_millis() as u64)?;
         }
         Ok(None)
     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The workloads of a session: starting, watching and ending them, in guests and beside them.
 
+use std::time::Duration;
+
 use holdfast_agent::protocol::{Outcome as Answered, Reply, Request};
 
 use super::session::{Outcome, Session, Trouble, WORKLOAD, WORKLOAD_LIMIT, failed, tell};
@@ -151,6 +153,19 @@ impl Session<'_> {
         jobs.iter().try_for_each(|job| self.await_first_operation(job))
     }
 
+    /// Waits until the workload of `case` has done what it is to have done when a window begins, or for the length of
+    /// a window: one that gets stuck is measured as it is.
+    pub(super) fn await_warmup(&self, case: usize) -> Outcome<()> {
+        /// What is reached sooner by one contender than by another should not be passed by far.
+        const OFTEN: Duration = Duration::from_millis(10);
+        let case_of = &self.experiment.cases[case];
+        let Some(ops) = case_of.warmup_ops else { return Ok(()) };
+        let limit = self.experiment.length_ms_of(case_of) / self.shortened();
+        let own = self.jobs(case).swap_remove(0);
+        let done = || Ok(self.has_done(&own, ops)?.then_some(()));
+        self.look_within(Duration::from_millis(limit), OFTEN, done).map(drop)
+    }
+
     /// Ends what runs beside the guests on the host.
     pub(super) fn end_beside_on_host(&mut self) -> Outcome<()> {
         let jobs = self.running_jobs().into_iter().filter(|job| job.guest.is_none());
@@ -159,20 +174,22 @@ impl Session<'_> {
     }
 
     fn await_first_operation(&self, job: &Job) -> Outcome<()> {
-        let begun = self.await_within(WORKLOAD_LIMIT, || {
-            let mut answered = answers(self.ask(job.batch(job.counters_requests()))?)?;
-            if let Some(how) = self.workload_problem(job, answered.pop())? {
-                return Err(Trouble::Window(how));
-            }
-            // There is no file before the workload has made it.
-            let counts = answered.pop();
-            let begun = matches!(counts, Some(Answered::Ok(Reply::Counters(c))) if c.ops > 0);
-            Ok(begun.then_some(()))
-        })?;
+        let begun =
+            self.await_within(WORKLOAD_LIMIT, || Ok(self.has_done(job, 1)?.then_some(())))?;
         begun.ok_or_else(|| {
             let limit = WORKLOAD_LIMIT.as_secs();
             Trouble::Window(format!("{} did nothing for {limit} s", job.title()))
         })
+    }
+
+    fn has_done(&self, job: &Job, ops: u64) -> Outcome<bool> {
+        let mut answered = answers(self.ask(job.batch(job.counters_requests()))?)?;
+        if let Some(how) = self.workload_problem(job, answered.pop())? {
+            return Err(Trouble::Window(how));
+        }
+        // There is no file before the workload has made it.
+        let counts = answered.pop();
+        Ok(matches!(counts, Some(Answered::Ok(Reply::Counters(c))) if c.ops >= ops))
     }
 
     /// Why a job's counters mean nothing, if they do not; `status` is what its agent said of it.
