@@ -135,7 +135,7 @@ impl<'a> Session<'a> {
         self.observer_runs
     }
 
-    /// Runs these guests and no others, freshly started with nothing else on the host, and the observer.
+    /// Runs these guests and no others, freshly started with nothing else on the host but the observer, if it runs.
     pub(super) fn ensure_guests(&mut self, names: &[String], pause_exits: bool) -> Outcome<()> {
         if self.guests == names && self.pause_exits == pause_exits {
             return Ok(());
