@@ -81,6 +81,7 @@ impl<'m> Screen<'m> {
         Screen { machine, name, output: Lines::of(machine, name, &["/bin/sh", "-ec", &served]) }
     }
 
+    /// Waits for text that the program writes.
     fn until(&mut self, what: &str) -> String {
         self.output.until(LIMIT, what)
     }

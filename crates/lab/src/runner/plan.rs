@@ -4,7 +4,7 @@
 //! Loading a scheduler takes seconds on an emulated host and starting a guest longer, so cases that
 //! can share a guest share every loaded scheduler. Contenders go ABC CBA ABC ...: what drifts
 //! slowly hits all of them alike, and whoever ends one round begins the next and need not be loaded
-//! again. Cases do the same within a contender's turn, so that a workload runs on while schedulers change.
+//! again. Cases do the same within a contender's turn, so that none is always the first after a change.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -45,7 +45,7 @@ pub(super) const WORKLOAD_LIMIT: Duration = Duration::from_secs(30);
 pub(super) const CONTENDER: &str = "contender";
 pub(super) const WORKLOAD: &str = "workload";
 /// Between two looks at something that is waited for.
-const LOOK: Duration = Duration::from_millis(40);
+pub(super) const LOOK: Duration = Duration::from_millis(40);
 
 pub(super) const OBSERVER: &str = "observer";
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use holdfast_agent::protocol::{Outcome as Answered, Reply, Request};
 
-use super::session::{Outcome, Session, Trouble, WORKLOAD, WORKLOAD_LIMIT, failed, tell};
+use super::session::{LOOK, Outcome, Session, Trouble, WORKLOAD, WORKLOAD_LIMIT, failed, tell};
 use crate::experiment::ON_HOST;
 
 /// A workload of a case, and where it runs.
@@ -126,6 +126,7 @@ impl Session<'_> {
     ///
     /// Those that run are ended, even if they are the same: where a workload has phases, as a build has, windows that
     /// are compared begin in the same one.
+    ///
     /// A guest's agent waits for a CPU with every message, so it is sent few.
     pub(super) fn start_workload(&mut self, wanted: usize) -> Outcome<()> {
         let mut old = self.running_jobs();
@@ -162,8 +163,7 @@ impl Session<'_> {
         let Some(ops) = case_of.warmup_ops else { return Ok(()) };
         let limit = self.experiment.length_ms_of(case_of) / self.shortened();
         let own = self.jobs(case).swap_remove(0);
-        let done = || Ok(self.has_done(&own, ops)?.then_some(()));
-        self.look_within(Duration::from_millis(limit), OFTEN, done).map(drop)
+        self.await_operations(&own, ops, Duration::from_millis(limit), OFTEN).map(drop)
     }
 
     /// Ends what runs beside the guests on the host.
@@ -174,22 +174,32 @@ impl Session<'_> {
     }
 
     fn await_first_operation(&self, job: &Job) -> Outcome<()> {
-        let begun =
-            self.await_within(WORKLOAD_LIMIT, || Ok(self.has_done(job, 1)?.then_some(())))?;
-        begun.ok_or_else(|| {
-            let limit = WORKLOAD_LIMIT.as_secs();
-            Trouble::Window(format!("{} did nothing for {limit} s", job.title()))
-        })
+        if self.await_operations(job, 1, WORKLOAD_LIMIT, LOOK)? {
+            return Ok(());
+        }
+        let limit = WORKLOAD_LIMIT.as_secs();
+        Err(Trouble::Window(format!("{} did nothing for {limit} s", job.title())))
     }
 
-    fn has_done(&self, job: &Job, ops: u64) -> Outcome<bool> {
-        let mut answered = answers(self.ask(job.batch(job.counters_requests()))?)?;
-        if let Some(how) = self.workload_problem(job, answered.pop())? {
-            return Err(Trouble::Window(how));
-        }
-        // There is no file before the workload has made it.
-        let counts = answered.pop();
-        Ok(matches!(counts, Some(Answered::Ok(Reply::Counters(c))) if c.ops >= ops))
+    /// Whether a job has done `ops` operations before `limit` is over, looking with this much time `between`.
+    fn await_operations(
+        &self,
+        job: &Job,
+        ops: u64,
+        limit: Duration,
+        between: Duration,
+    ) -> Outcome<bool> {
+        let done = || {
+            let mut answered = answers(self.ask(job.batch(job.counters_requests()))?)?;
+            if let Some(how) = self.workload_problem(job, answered.pop())? {
+                return Err(Trouble::Window(how));
+            }
+            // There is no file before the workload has made it.
+            let counts = answered.pop();
+            let enough = matches!(counts, Some(Answered::Ok(Reply::Counters(c))) if c.ops >= ops);
+            Ok(enough.then_some(()))
+        };
+        Ok(self.look_within(limit, between, done)?.is_some())
     }
 
     /// Why a job's counters mean nothing, if they do not; `status` is what its agent said of it.
