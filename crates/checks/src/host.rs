@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::{MapHandle, MapType};
+use libbpf_rs::{MapHandle, MapType, ProgramType};
 
 /// Who answers what cookie a thread has.
 #[derive(Debug)]
@@ -79,6 +79,14 @@ impl Host {
         match &self.cookies {
             Cookies::Kernel => make_map(),
             Cookies::Given(_) => Ok(()),
+        }
+    }
+
+    /// Does it take programs that trace functions? A security module may refuse just those.
+    pub(crate) fn takes_tracing(&self) -> bool {
+        match &self.cookies {
+            Cookies::Kernel => ProgramType::Tracing.is_supported().unwrap_or(false),
+            Cookies::Given(_) => true,
         }
     }
 

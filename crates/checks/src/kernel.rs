@@ -152,7 +152,10 @@ pub(crate) fn jit(host: &Host) -> Check {
 pub(crate) fn lockdown(host: &Host) -> Check {
     const NAME: &str = "lockdown";
     let Some(modes) = host.read("/sys/kernel/security/lockdown") else {
-        return Check::skip(NAME, "not known: there is no /sys/kernel/security/lockdown");
+        return Check::skip(
+            NAME,
+            "not known: there is no /sys/kernel/security/lockdown (is securityfs mounted there?)",
+        );
     };
     if modes.contains("[confidentiality]") {
         Check::fail(

@@ -70,7 +70,14 @@ pub(crate) fn tracing(host: &Host) -> Check {
             "function tracing is switched off",
             format!("sysctl kernel.ftrace_enabled=1; {WITHOUT}"),
         ),
-        Some(_) => Check::ok(NAME, "function tracing is on"),
+        Some(_) if !host.takes_tracing() => Check::fail(
+            NAME,
+            "the kernel takes no BPF program that traces functions (fentry) from this process",
+            format!(
+                "if `privileges` above is ok, a security module (/sys/kernel/security/lsm) or a container refuses it; {WITHOUT}"
+            ),
+        ),
+        Some(_) => Check::ok(NAME, "function tracing is on, and for BPF, too"),
     }
 }
 
@@ -80,15 +87,21 @@ pub(crate) fn functions(host: &Host) -> Check {
     const NAME: &str = "vcpu-functions";
     let lists = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
         .map(|dir| format!("{dir}/available_filter_functions"));
+    if !host.exists("/sys/module/kvm") {
+        return Check::skip(NAME, "not looked for: the kvm module is not loaded");
+    }
     let Some(list) = lists.iter().find_map(|list| File::open(host.path(list)).ok()) else {
-        return Check::skip(NAME, "tracefs cannot be read, so what can be traced is not known");
+        return Check::skip(
+            NAME,
+            "not known: nobody may read /sys/kernel/tracing/available_filter_functions (is tracefs mounted there?)",
+        );
     };
     // "kvm_arch_vcpu_load [kvm]"
     let mut missing = Vec::from(TARGETS);
     for line in BufReader::new(list).lines().map_while(Result::ok) {
         missing.retain(|target| line.split(' ').next() != Some(*target));
     }
-    if missing.is_empty() || !host.exists("/sys/module/kvm") {
+    if missing.is_empty() {
         Check::ok(NAME, format!("{} can be traced", TARGETS.join(" and ")))
     } else {
         Check::fail(

@@ -199,6 +199,9 @@ fn a_kvm_that_is_missing_or_cannot_be_traced_is_refused() {
     assert_eq!(host.only(Verdict::Fail).name, "kvm");
     host.remove("/sys/module/kvm");
     assert_eq!(host.only(Verdict::Fail).name, "kvm");
+    let skipped: Vec<_> =
+        host.all().checks.into_iter().filter(|c| c.verdict == Verdict::Skip).collect();
+    assert!(skipped.iter().any(|check| check.name == "vcpu-functions"), "{skipped:?}");
     assert!(host.loads(Purpose::BaseOnly));
 }
 

@@ -26,8 +26,9 @@ pub(crate) struct Args {
 }
 
 fn loopback(text: &str) -> Result<SocketAddr, String> {
-    let address: SocketAddr =
-        text.parse().map_err(|_| "not of the form ADDRESS:PORT".to_owned())?;
+    let address: SocketAddr = text
+        .parse()
+        .map_err(|_| "give an IP address and a port, such as 127.0.0.1:9746".to_owned())?;
     match address.ip().is_loopback() {
         true => Ok(address),
         false => {

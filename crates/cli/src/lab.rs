@@ -227,7 +227,18 @@ fn show(finished: &Finished, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Whether a result shows all that its experiments expect, which have to expect something.
 fn as_expected(result: &RunResult) -> bool {
+    if result.expectations.is_empty() {
+        eprintln!("holdfast: nothing to check: these experiments and cases expect nothing");
+        return false;
+    }
+    if result.partial {
+        eprintln!(
+            "holdfast: nothing is shown by a run that ended before all windows were measured"
+        );
+        return false;
+    }
     result.expectations.iter().all(|verdict| verdict.met)
 }
 
@@ -278,8 +289,10 @@ fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     };
+    let experiments = Experiment::list(dir)?;
+    anyhow::ensure!(!experiments.is_empty(), "{} holds no experiment (NAME.toml)", dir.display());
     let mut code = ExitCode::SUCCESS;
-    for (path, experiment) in Experiment::list(dir)? {
+    for (path, experiment) in experiments {
         match experiment {
             Ok(e) => print_listed(path.display(), &e)?,
             // One that is broken does not hide the others.

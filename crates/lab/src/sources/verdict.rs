@@ -199,16 +199,16 @@ fn judge(
     if went != Direction::None {
         return if went == direction { Verdict::Reproduced } else { Verdict::Reversed };
     }
-    let expected = match direction {
+    let is_smaller = match direction {
         // That nothing changes can be told only if a change would have been seen.
         Direction::None => {
             let is_narrow = e.low > 1.0 - NOTABLE && high < 1.0 + NOTABLE;
             return if is_narrow { Verdict::Even } else { Verdict::Undecided };
         }
-        Direction::Up => published.unwrap_or(1.0 + NOTABLE),
-        Direction::Down => published.unwrap_or(1.0 - NOTABLE),
+        Direction::Up => high < published.unwrap_or(1.0 + NOTABLE),
+        Direction::Down => e.low > published.unwrap_or(1.0 - NOTABLE),
     };
-    if e.low <= expected && expected <= high { Verdict::Undecided } else { Verdict::Gone }
+    if is_smaller { Verdict::Gone } else { Verdict::Undecided }
 }
 
 /// What became of an effect as a whole: what its rows agree on, undecided ones aside.
@@ -240,6 +240,10 @@ mod tests {
         Some(Estimate { ratio, low, high: Some(high), p })
     }
 
+    fn insignificant(low: f64, ratio: f64, high: f64) -> Option<Estimate> {
+        estimate(low, ratio, high).map(|e| Estimate { p: 0.0625, ..e })
+    }
+
     #[test]
     fn verdicts_follow_from_intervals() {
         use Direction::{Down, None as Nowhere, Up};
@@ -251,6 +255,9 @@ mod tests {
             // As large a change as was printed may still be there.
             (Some(Down), Some(0.8), estimate(0.75, 0.95, 1.1), 6, Undecided),
             (Some(Down), Some(0.8), estimate(0.7, 0.75, 0.8), 5, Undecided),
+            // Larger than was printed, and not significant by its p.
+            (Some(Down), None, insignificant(0.01, 0.02, 0.6), 6, Undecided),
+            (Some(Up), Some(1.2), insignificant(1.3, 1.4, 9.0), 6, Undecided),
             (Some(Up), None, estimate(1.2, 1.3, 1.4), 6, Reproduced),
             (Some(Up), None, estimate(0.98, 1.0, 1.02), 6, Gone),
             (Some(Nowhere), None, estimate(0.98, 1.0, 1.02), 6, Even),
