@@ -375,6 +375,40 @@ HF_FN u64 hf_place(u64 vtime, u64 vtime_now, u32 weight, bool slept, const struc
 }
 
 /*
+ * By how many turns a group may be further than its members before they may not go back there. Members run
+ * at different times, and none is to lose what it is owed for that.
+ */
+#define HF_GROUP_SLICES 4
+
+/*
+ * Virtual time of a group, which is charged like one task of the group's weight for what all its
+ * members run: neither further behind than one that slept, nor so far ahead that a time without
+ * others is remembered. @weight is that of the member that ran.
+ */
+HF_FN u64 hf_place_group(u64 served, u64 vtime_now, u32 weight, const struct hf_params *prm)
+{
+	u64 floor = vtime_now - hf_credit(weight, true, prm);
+	u64 ceiling = vtime_now + hf_scale_by_weight(prm->slice_ns * 2 * HF_GROUP_SLICES, weight);
+
+	if (hf_vtime_before(served, floor))
+		return floor;
+	return hf_vtime_before(ceiling, served) ? ceiling : served;
+}
+
+/*
+ * A member does not go far back behind its group: else members that take turns would each come
+ * with a past of its own, in which the group has run.
+ */
+HF_FN u64 hf_place_in_group(u64 vtime, u64 served, u32 weight, bool slept,
+			    const struct hf_params *prm)
+{
+	u64 slices = HF_GROUP_SLICES + (slept ? 1 : 0);
+	u64 floor = served - hf_scale_by_weight(prm->slice_ns * slices, weight);
+
+	return hf_vtime_before(vtime, floor) ? floor : vtime;
+}
+
+/*
  * The host's virtual time, when @least is that of whoever is furthest behind among those who
  * want a CPU. Not of whoever is furthest ahead: a light task is, for long, after each of its
  * turns, and who wakes then would wait for everybody else to come there.
@@ -420,29 +454,31 @@ HF_FN u64 hf_queue_key(u64 vtime, enum hf_class class, bool woken, u32 weight,
 
 /*
  * @from gives its CPU to @to, which would come later: they swap places. What the two have
- * coming together does not change, so no number of yields wins their VM anything.
+ * coming together, in CPU time, does not change, so no number of yields wins their VM anything.
+ * A place is worth more CPU time to the heavier one: it comes less far forward, or goes less far
+ * back.
  */
-HF_FN void hf_swap_places(u64 *from_vtime, u64 *to_vtime)
+HF_FN void hf_swap_places(u64 *from_vtime, u32 from_weight, u64 *to_vtime, u32 to_weight)
 {
-	u64 from = *from_vtime;
+	u64 ahead = *to_vtime - *from_vtime;
 
-	if (hf_vtime_before(from, *to_vtime)) {
-		*from_vtime = *to_vtime;
-		*to_vtime = from;
-	}
+	if (!hf_vtime_before(*from_vtime, *to_vtime))
+		return;
+	*from_vtime += from_weight > to_weight ? ahead * to_weight / from_weight : ahead;
+	*to_vtime -= from_weight < to_weight ? ahead * from_weight / to_weight : ahead;
 }
 
 /*
  * May @from give its CPU to @to although the task with @first_key is next? As far as a
  * preempted holder goes ahead of its turn, and no further: else a VM of vCPUs that hand
- * the CPU to one another would never come to the end of its turn. @weight is that of @to.
+ * the CPU to one another would never come to the end of its turn.
  */
-HF_FN bool hf_may_give(u64 from_vtime, u64 to_vtime, u64 first_key, u32 weight,
+HF_FN bool hf_may_give(u64 from_vtime, u32 from_weight, u64 to_vtime, u32 to_weight, u64 first_key,
 		       const struct hf_params *prm)
 {
-	u64 place = hf_vtime_before(from_vtime, to_vtime) ? from_vtime : to_vtime;
-
-	return !hf_vtime_before(first_key, hf_queue_key(place, HF_HOLDER, false, weight, prm));
+	hf_swap_places(&from_vtime, from_weight, &to_vtime, to_weight);
+	return !hf_vtime_before(first_key,
+				hf_queue_key(to_vtime, HF_HOLDER, false, to_weight, prm));
 }
 
 /*

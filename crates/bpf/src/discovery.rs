@@ -143,7 +143,7 @@ impl<'obj> Discovery<'obj> {
         } else {
             Vec::new()
         };
-        self.resolve(now)?;
+        self.resolve(now);
         Ok(ended)
     }
 
@@ -174,10 +174,10 @@ impl<'obj> Discovery<'obj> {
 
     /// Learns the layouts of guests that are not readable yet. Searching a large guest takes long: it is
     /// done beside, and whoever follows VMs goes on.
-    fn resolve(&mut self, now: Instant) -> Result<(), DiscoveryError> {
+    fn resolve(&mut self, now: Instant) {
         let ended = self.searches.extract_if(.., |search| search.thread.is_finished());
         for search in ended.collect::<Vec<_>>() {
-            self.learn(search, now)?;
+            self.learn(search, now);
         }
         for (kvm, vm) in self.vms.iter_mut().filter(|(_, vm)| vm.wants_resolving(now)) {
             if self.searches.len() >= SEARCHES_MAX {
@@ -187,19 +187,25 @@ impl<'obj> Discovery<'obj> {
             let reader = Arc::clone(&self.reader);
             let thread = thread::Builder::new()
                 .name("search".into())
-                .spawn(move || reader.resolve(pid, &slots, &records))
-                .map_err(|source| DiscoveryError::Thread { source })?;
+                .spawn(move || reader.resolve(pid, &slots, &records));
             vm.begin_resolving(now);
-            self.searches.push(Search { kvm: *kvm, born: vm.born, epoch: vm.epoch, thread });
+            let (born, epoch) = (vm.born, vm.epoch);
+            match thread {
+                Ok(thread) => self.searches.push(Search { kvm: *kvm, born, epoch, thread }),
+                // Somebody else's may be too many just now.
+                Err(why) => {
+                    log::warn!("pid {pid}: no thread to search its memory: {why}");
+                    vm.end_resolving(VmState::Unreadable(None), epoch, now);
+                }
+            }
         }
-        Ok(())
     }
 
-    fn learn(&mut self, search: Search, now: Instant) -> Result<(), DiscoveryError> {
+    fn learn(&mut self, search: Search, now: Instant) {
         let Search { kvm, born, epoch, thread } = search;
         let found = thread.join();
         let Some(vm) = self.vms.get_mut(&kvm).filter(|vm| vm.born == born) else {
-            return Ok(());
+            return;
         };
         let state = match found {
             Ok(Ok(guest)) => {
@@ -216,13 +222,13 @@ impl<'obj> Discovery<'obj> {
         if vm.end_resolving(state, epoch, now)
             && let VmState::Readable(guest) = &vm.state
         {
-            self.skel
-                .maps
-                .layouts
-                .update(&kvm.to_ne_bytes(), as_bytes(&layout_of(guest, epoch)), MapFlags::ANY)
-                .map_err(|source| map_error("publish a layout", "layouts", source))?;
+            let layout = layout_of(guest, epoch);
+            let layouts = &self.skel.maps.layouts;
+            // This VM's vCPUs stay ordinary tasks; the others are no worse for it.
+            if let Err(why) = layouts.update(&kvm.to_ne_bytes(), as_bytes(&layout), MapFlags::ANY) {
+                log::warn!("pid {}: cannot publish the layout of its guest: {why}", vm.pid);
+            }
         }
-        Ok(())
     }
 
     /// Forgets VMs that KVM has destroyed.
@@ -241,6 +247,8 @@ impl<'obj> Discovery<'obj> {
         }
         for kvm in &ended {
             self.vms.remove(kvm);
+            // It may have been published after KVM had destroyed the VM.
+            let _ = self.skel.maps.layouts.delete(&kvm.to_ne_bytes());
         }
         Ok(ended)
     }

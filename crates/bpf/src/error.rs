@@ -17,12 +17,6 @@ pub enum DiscoveryError {
         /// What libbpf said.
         source: libbpf_rs::Error,
     },
-    /// No thread could be started.
-    #[error("cannot start a thread to search a guest's memory")]
-    Thread {
-        /// What the host said.
-        source: std::io::Error,
-    },
     /// A map operation failed.
     #[error("cannot {action} in the BPF map `{map}`")]
     Map {

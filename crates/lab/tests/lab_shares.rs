@@ -12,7 +12,8 @@ use holdfast_lab::progress::Progress;
 mod emulated;
 
 use emulated::{
-    end, end_scheduler, eventually_within, hog, on_an_emulated_host, shell, spec, start_scheduler,
+    end, end_scheduler, eventually_within, hog, on_an_emulated_host, shell, spec, start_in_group,
+    start_scheduler,
 };
 
 /// How long shares are measured for: hundreds of turns.
@@ -103,6 +104,13 @@ fn shares_follow_groups() {
     // `d` alone is as much as the three, and cannot use more than one CPU.
     assert_shares("nested", &used(&machine, &names), &[50.0, 25.0, 25.0, 100.0]);
     kill(&machine, &names);
+
+    // Two that take turns, each asleep while the other runs, are worth no more than one that never sleeps.
+    let pipes = format!("{} --threads 2", machine.workload_path("pipes"));
+    start_in_group(&machine, "turns", "one", Some(vec![0]), &pipes);
+    hog(&machine, "a", "three", Some(vec![0]));
+    assert_shares("beside two that take turns", &used(&machine, &["a"]), &[50.0]);
+    kill(&machine, &["turns", "a"]);
 
     // Two pinned to one CPU, and two that may run anywhere.
     for name in &names[..2] {

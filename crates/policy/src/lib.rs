@@ -97,6 +97,18 @@ impl Params {
         unsafe { raw::hf_credit(weight, slept, self) }
     }
 
+    /// Virtual time of a group after a member of `weight` ran, at the host's virtual time `vtime_now`.
+    pub fn place_group(&self, served: u64, vtime_now: u64, weight: u32) -> u64 {
+        // SAFETY: reads `self` only.
+        unsafe { raw::hf_place_group(served, vtime_now, weight, self) }
+    }
+
+    /// Virtual time of a member of a group that is at `served`.
+    pub fn place_in_group(&self, vtime: u64, served: u64, weight: u32, slept: bool) -> u64 {
+        // SAFETY: reads `self` only.
+        unsafe { raw::hf_place_in_group(vtime, served, weight, slept, self) }
+    }
+
     /// Virtual time of a task whose CPU nobody else could have had: ahead by `slices` at most.
     pub fn forgive(&self, vtime: u64, vtime_now: u64, weight: u32, slices: u32) -> u64 {
         // SAFETY: reads `self` only.
@@ -110,10 +122,10 @@ impl Params {
         unsafe { raw::hf_queue_key(vtime, class, woken, weight, self) }
     }
 
-    /// May a vCPU give its CPU to another of `weight`, although the task with `first_key` is next?
-    pub fn may_give(&self, from_vtime: u64, to_vtime: u64, first_key: u64, weight: u32) -> bool {
+    /// May a vCPU give its CPU to another, although the task with `first_key` is next? Of both: virtual time and weight.
+    pub fn may_give(&self, from: (u64, u32), to: (u64, u32), first_key: u64) -> bool {
         // SAFETY: reads `self` only.
-        unsafe { raw::hf_may_give(from_vtime, to_vtime, first_key, weight, self) }
+        unsafe { raw::hf_may_give(from.0, from.1, to.0, to.1, first_key, self) }
     }
 
     /// May a waking task of `weight` take the CPU from a running one?
@@ -154,12 +166,12 @@ pub fn advance(vtime_now: u64, least: u64) -> u64 {
     unsafe { raw::hf_advance(vtime_now, least) }
 }
 
-/// The virtual times of two vCPUs after the first gave its CPU to the second.
-pub fn swap_places(from: u64, to: u64) -> (u64, u64) {
-    let (mut from, mut to) = (from, to);
+/// The virtual times of two vCPUs after the first gave its CPU to the second. Of both before: virtual time and weight.
+pub fn swap_places(from: (u64, u32), to: (u64, u32)) -> (u64, u64) {
+    let (mut from_vtime, mut to_vtime) = (from.0, to.0);
     // SAFETY: two valid, distinct references; nothing is kept.
-    unsafe { raw::hf_swap_places(&mut from, &mut to) };
-    (from, to)
+    unsafe { raw::hf_swap_places(&mut from_vtime, from.1, &mut to_vtime, to.1) };
+    (from_vtime, to_vtime)
 }
 
 /// Weight of a member of a group of `group_weight`, whose active members have `total` together, among

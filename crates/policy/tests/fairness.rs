@@ -266,22 +266,95 @@ fn a_hostile_guest_gains_nothing_on_an_honest_one() {
     assert!((honest - 0.5).abs() < 0.002, "{honest}");
 }
 
+/// Members of a group that take turns in running, `burst_ns` each, beside one task of the same weight that never sleeps,
+/// on one CPU: the group's part of it.
+fn part_of_a_group_that_takes_turns(nr_members: usize, burst_ns: u64) -> f64 {
+    let start = 1u64 << 40;
+    let (mut vtime_now, mut served, mut other) = (start, start, start);
+    let mut members = vec![start; nr_members];
+    let (mut turn, mut left_ns) = (0, burst_ns);
+    let (mut group_ran, mut other_ran) = (0u64, 0u64);
+    while group_ran + other_ran < 100_000_000_000 {
+        let member = &mut members[turn];
+        vtime_now = advance(vtime_now, if vtime_before(*member, other) { *member } else { other });
+        if vtime_before(*member, other) {
+            let ran = left_ns.min(PARAMS.slice_ns);
+            *member = charge(*member, ran, WEIGHT_NICE0);
+            served = PARAMS.place_group(charge(served, ran, WEIGHT_NICE0), vtime_now, WEIGHT_NICE0);
+            group_ran += ran;
+            left_ns -= ran;
+        } else {
+            other = charge(other, PARAMS.slice_ns, WEIGHT_NICE0);
+            other_ran += PARAMS.slice_ns;
+        }
+        if left_ns == 0 {
+            (turn, left_ns) = ((turn + 1) % nr_members, burst_ns);
+            // The next one wakes.
+            let vtime = PARAMS.place(members[turn], vtime_now, WEIGHT_NICE0, true);
+            members[turn] = PARAMS.place_in_group(vtime, served, WEIGHT_NICE0, true);
+        }
+    }
+    group_ran as f64 / (group_ran + other_ran) as f64
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn taking_turns_wins_a_group_nothing(
+        nr_members in 1usize..64,
+        burst_ns in 50_000u64..20_000_000,
+    ) {
+        let part = part_of_a_group_that_takes_turns(nr_members, burst_ns);
+        prop_assert!((part - 0.5).abs() < 0.01, "{part}");
+    }
+}
+
 proptest! {
     #[test]
-    fn swapping_places_wins_a_vm_nothing(from: u64, ahead in -1_000_000_000i64..1_000_000_000) {
+    fn a_member_that_is_a_few_turns_behind_keeps_them(
+        served in 1u64 << 40..1 << 60,
+        behind_slices in 0u64..4,
+        weight in 128..100 * WEIGHT_NICE0,
+    ) {
+        let vtime = served - charge(0, PARAMS.slice_ns * behind_slices, weight);
+        prop_assert_eq!(PARAMS.place_in_group(vtime, served, weight, false), vtime);
+        // And who ran on another's behalf keeps what it slept for.
+        let slept = PARAMS.place_in_group(0, served, weight, true);
+        let running = PARAMS.place_in_group(0, served, weight, false);
+        prop_assert!((running - slept).abs_diff(PARAMS.credit(weight, true)) <= 1);
+    }
+
+    #[test]
+    fn swapping_places_wins_a_vm_nothing(
+        from: u64,
+        ahead in -1_000_000_000i64..1_000_000_000,
+        from_weight in 128..100 * WEIGHT_NICE0,
+        to_weight in 128..100 * WEIGHT_NICE0,
+    ) {
         let to = from.wrapping_add_signed(ahead);
-        let (from_after, to_after) = swap_places(from, to);
-        prop_assert_eq!(from_after.wrapping_add(to_after), from.wrapping_add(to));
-        // Whoever gets the CPU is now the one whose turn it was.
-        prop_assert!(!vtime_before(from_after, to_after));
+        let (from_after, to_after) = swap_places((from, from_weight), (to, to_weight));
+        // What each has coming less, in CPU time times the weight of nice 0; a division rounds down.
+        let cost = |before: u64, after: u64, weight| {
+            i128::from(after.wrapping_sub(before) as i64) * i128::from(weight)
+        };
+        let cost = cost(from, from_after, from_weight) + cost(to, to_after, to_weight);
+        prop_assert!(cost.unsigned_abs() <= u128::from(from_weight.max(to_weight)), "{cost}");
+        // Whoever gets the CPU does not go beyond the place of the one whose turn it was.
+        let first = if vtime_before(from, to) { from } else { to };
+        prop_assert!(!vtime_before(to_after, first));
+        if from_weight == to_weight {
+            prop_assert!(!vtime_before(from_after, to_after));
+        }
     }
 
     #[test]
     fn vcpus_that_hand_on_their_cpu_come_to_an_end(step_ns in 1_000u64..1_000_000, start: u64) {
         // Two of a VM give the CPU to one another after each step, while somebody else is next.
         let (mut runs, mut waits, mut ran_ns) = (start, start, 0u64);
-        while PARAMS.may_give(runs, waits, start, WEIGHT_NICE0) {
-            (waits, runs) = swap_places(charge(runs, step_ns, WEIGHT_NICE0), waits);
+        let nice0 = |vtime| (vtime, WEIGHT_NICE0);
+        while PARAMS.may_give(nice0(runs), nice0(waits), start) {
+            let after = charge(runs, step_ns, WEIGHT_NICE0);
+            (waits, runs) = swap_places(nice0(after), nice0(waits));
             ran_ns += step_ns;
             prop_assert!(ran_ns < 100 * PARAMS.slice_ns, "a turn without end");
         }

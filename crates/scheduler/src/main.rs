@@ -262,7 +262,9 @@ impl<'a> Scheduler<'a> {
             skel.maps.vcpus.reuse_fd(discovery.vcpus()).context("cannot share the vCPU map")?;
         }
         skel.struct_ops.holdfast_ops_mut().exit_dump_len = opts.exit_dump_len;
-        skel.struct_ops.holdfast_ops_mut().flags = *compat::SCX_OPS_ALLOW_QUEUED_WAKEUP;
+        // Without the second, a task that ends goes round every queue, and its memory may take seconds to free.
+        skel.struct_ops.holdfast_ops_mut().flags =
+            *compat::SCX_OPS_ALLOW_QUEUED_WAKEUP | *compat::SCX_OPS_ENQ_EXITING;
 
         let mut skel = scx_ops_load!(skel, holdfast_ops, uei)?;
         let struct_ops = Some(scx_ops_attach!(skel, holdfast_ops)?);

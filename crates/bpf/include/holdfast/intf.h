@@ -22,8 +22,9 @@ struct hf_vcpu {
 	u64 slot_gpa; /* the memory slot that the record lies in */
 	u64 slot_hva;
 	u64 slot_len;
-	u32 reported; /* user space was told of this state */
-	u32 epoch;    /* of the layout that the addresses below were made with; 0: none */
+	u64 reported_at; /* when user space was last told */
+	u32 reported;	 /* it was told of this state */
+	u32 epoch;	 /* of the layout that the addresses below were made with; 0: none */
 	u64 preempt_count_hva;
 	u64 qnode_hva;	      /* 0: the kernel has none */
 	u64 current_task_hva; /* 0: not known, and then the idle task is not told apart */

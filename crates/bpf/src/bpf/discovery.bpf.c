@@ -145,13 +145,18 @@ static void read_slots(struct kvm_vcpu___hf *kv, struct hf_event *e)
 	e->nr_slots = w.nr;
 }
 
+#define REPORT_INTERVAL_NS 10000000
+
+/* Not at every load: a guest that moves its record to and fro must not keep user space busy. */
 static void report(struct kvm_vcpu___hf *kv, struct hf_vcpu *v, const struct hf_vm *vm)
 {
+	u64 now = bpf_ktime_get_ns();
 	u32 key = 0;
 	struct hf_event *e = bpf_map_lookup_elem(&event_buffer, &key);
 
-	if (!e)
+	if (!e || now - v->reported_at < REPORT_INTERVAL_NS)
 		return;
+	v->reported_at = now;
 	e->tgid = vm->tgid;
 	e->epoch = vm->epoch;
 	e->vcpu = *v;

@@ -81,8 +81,18 @@ pub(crate) fn shell(machine: &Machine, command: &str) -> String {
 
 /// An endless loop in a cgroup; `""` is the root.
 pub(crate) fn hog(machine: &Machine, name: &str, group: &str, cpus: Option<Vec<u32>>) {
-    let hog = machine.workload_path("hog");
-    let command = format!("echo $$ > /sys/fs/cgroup/{group}/cgroup.procs; exec {hog}");
+    start_in_group(machine, name, group, cpus, &machine.workload_path("hog"));
+}
+
+/// Starts a program in a cgroup, on these CPUs or all.
+pub(crate) fn start_in_group(
+    machine: &Machine,
+    name: &str,
+    group: &str,
+    cpus: Option<Vec<u32>>,
+    program: &str,
+) {
+    let command = format!("echo $$ > /sys/fs/cgroup/{group}/cgroup.procs; exec {program}");
     let argv = ["/bin/sh", "-ec", &command].map(str::to_owned).to_vec();
     let spawn = Spawn { name: name.to_owned(), argv, cpus, ..Spawn::default() };
     machine.request(Request::Spawn(spawn)).unwrap();

@@ -15,6 +15,7 @@ struct group {
 	u64 parent; /* cgroup id; 0: none that counts */
 	u64 total;  /* weights of its active members, tasks and groups */
 	u64 active; /* how many those are; above ACTIVE_BITS what it counts in its parent's total */
+	u64 served; /* its virtual time, charged for what its members run */
 	u32 weight; /* cpu.weight */
 };
 
@@ -94,6 +95,52 @@ __noinline u32 weight_in_groups(u32 weight, u64 id)
 		id = g->parent;
 	}
 	return weight < HF_WEIGHT_MIN ? HF_WEIGHT_MIN : weight;
+}
+
+/*
+ * A member that counts @own in group @id and @weight among all tasks of the host ran: so did its
+ * groups. Each weighs as much more among all tasks as its total is of the member below.
+ */
+__noinline void charge_groups(u64 id, u32 own, u32 weight, u64 ran_ns)
+{
+	u64 among_all = weight, now = READ_ONCE(vtime_now);
+	int i;
+
+	bpf_for (i, 0, MAX_GROUP_DEPTH) {
+		struct group *g = bpf_map_lookup_elem(&groups, &id);
+		u64 served, placed, most;
+
+		if (!g || !own)
+			break;
+		/* The total is of another moment than the weight. */
+		most = (u64)g->weight * HF_WEIGHT_SCALE;
+		among_all = among_all * g->total / own;
+		among_all = among_all < weight ? weight : among_all > most ? most : among_all;
+
+		served = hf_scale_by_weight(ran_ns, among_all);
+		served += __sync_fetch_and_add(&g->served, served);
+		placed = hf_place_group(served, now, weight, &params);
+		if (placed != served)
+			__sync_val_compare_and_swap(&g->served, served, placed);
+		own = g->weight;
+		id = g->parent;
+	}
+}
+
+/* Where a member of group @id goes that would go to @vtime. */
+__noinline u64 place_in_groups(u64 vtime, u64 id, u32 weight, bool slept)
+{
+	int i;
+
+	bpf_for (i, 0, MAX_GROUP_DEPTH) {
+		struct group *g = bpf_map_lookup_elem(&groups, &id);
+
+		if (!g)
+			break;
+		vtime = hf_place_in_group(vtime, READ_ONCE(g->served), weight, slept, &params);
+		id = g->parent;
+	}
+	return vtime;
 }
 
 static u32 weight_of(struct task_struct *p, const struct task_ctx *tctx)

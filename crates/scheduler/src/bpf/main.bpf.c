@@ -14,9 +14,9 @@
  *  - yield() hands the CPU of a vCPU that spins to the one it waits for; so does the
  *    timer, for a vCPU that spins without telling (waiters).
  *
- * Where what lives: ctx.bpf.h what is remembered, queues.bpf.h who waits where, vm.bpf.h what
- * the vCPUs of a VM know of one another, look.bpf.h looking at running vCPUs, groups.bpf.h
- * weights of cgroups.
+ * Where what lives: ctx.bpf.h what is remembered, groups.bpf.h cgroups, vtime.bpf.h virtual
+ * time, queues.bpf.h who waits where, vm.bpf.h what the vCPUs of a VM know of one another,
+ * look.bpf.h looking at running vCPUs.
  *
  * Guest memory is read only while the vCPU's thread is current and somebody else
  * waits for the CPU. What cannot be read is scheduled as an ordinary task.
@@ -25,10 +25,11 @@
 #include "intf.h"
 #include <holdfast/vcpu.bpf.h>
 #include "ctx.bpf.h"
+#include "groups.bpf.h"
+#include "vtime.bpf.h"
 #include "queues.bpf.h"
 #include "vm.bpf.h"
 #include "look.bpf.h"
-#include "groups.bpf.h"
 
 char _license[] SEC("license") = "GPL";
 
@@ -106,13 +107,15 @@ static void wakeup_preempt(struct task_struct *p, u64 key, u32 weight)
  * CPU is short or alone, and @p goes on there when it is done. In the shared queue it
  * would swap CPUs with a neighbour whose turn happens to end, which costs a vCPU its
  * TLB, and would do so for every daemon that wakes on a host that is not overcommitted.
+ * Whom others wait for is queued: a CPU that comes to idle takes it, or a sibling that spins.
  */
-static bool resumes_here(struct task_struct *p, u64 queue, u64 enq_flags)
+static bool resumes_here(struct task_struct *p, const struct task_ctx *tctx, u64 enq_flags)
 {
-	struct cpu_ctx *cctx = cpu_ctx_of(scx_bpf_task_cpu(p));
+	s32 cpu = scx_bpf_task_cpu(p);
+	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
 
-	return !(enq_flags & SCX_ENQ_WAKEUP) && cctx && cctx->preempting &&
-	       !scx_bpf_dsq_nr_queued(queue);
+	return !(enq_flags & SCX_ENQ_WAKEUP) && cctx && cctx->preempting && !cctx->has_pinned &&
+	       !hf_is_protected(tctx->class) && !scx_bpf_dsq_nr_queued(llc_of(cpu));
 }
 
 static void count_resumed_first(struct task_struct *p)
@@ -128,7 +131,8 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	u64 key, queue;
 	s32 cpu;
 
-	if (!tctx || is_pcpu_kthread(p)) {
+	/* At the end of a turn it waits like everybody else: two of them would have the CPU for ever. */
+	if (!tctx || (woken && is_pcpu_kthread(p))) {
 		cctx = cpu_ctx_of(scx_bpf_task_cpu(p));
 		if (cctx)
 			cctx->preempting = true;
@@ -139,7 +143,7 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	queue = queue_of(p);
 	/* select_cpu() has looked already for a task that wakes. */
 	cpu = __COMPAT_is_enq_cpu_selected(enq_flags) ? -1 : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
-	if (cpu < 0 && resumes_here(p, queue, enq_flags)) {
+	if (cpu < 0 && resumes_here(p, tctx, enq_flags)) {
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, params.slice_ns, enq_flags);
 		return;
 	}
@@ -184,10 +188,11 @@ static bool give_cpu(struct task_ctx *from, u32 tid, s32 cpu, bool others, u64 f
 		return false;
 	to = task_ctx_of(p);
 	if (to && to->queued &&
-	    (!others || hf_may_give(from->vtime, to->vtime, first_key, to->weight, &params))) {
+	    (!others ||
+	     hf_may_give(from->vtime, from->weight, to->vtime, to->weight, first_key, &params))) {
 		done = pull(tid, to->queue, cpu);
 		if (done)
-			hf_swap_places(&from->vtime, &to->vtime);
+			hf_swap_places(&from->vtime, from->weight, &to->vtime, to->weight);
 	}
 	bpf_task_release(p);
 	return done;
@@ -369,8 +374,12 @@ void BPF_STRUCT_OPS(holdfast_running, struct task_struct *p)
 	tctx->weight = weight_of(p, tctx);
 	/* The kernel runs some tasks without asking where to queue them. */
 	place(tctx, false);
-	/* Should somebody who is further behind be kept from running, time goes on without. */
-	time_passes(tctx->vtime - hf_credit(tctx->weight, false, &params));
+	/*
+	 * Should somebody who is further behind be kept from running, time goes on without. A
+	 * kernel thread that did not wait for its turn says nothing of who is behind.
+	 */
+	if (!is_pcpu_kthread(p))
+		time_passes(tctx->vtime - hf_credit(tctx->weight, false, &params));
 	cctx->curr_vtime = tctx->vtime;
 	cctx->curr_charged_at = now;
 	cctx->curr_weight = tctx->weight;
@@ -399,7 +408,7 @@ void BPF_STRUCT_OPS(holdfast_tick, struct task_struct *p)
 	/* With nobody waiting the turn just goes on, and the guest is not left for a decision. */
 	if (!scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) && !scx_bpf_dsq_nr_queued(llc_of(cpu)) &&
 	    !cctx->has_pinned &&
-	    !far_behind(llc_of(cpu), tctx->vtime, tctx->weight, &queue, &key)) {
+	    !far_behind(cpu, llc_of(cpu), tctx->vtime, tctx->weight, &queue, &key)) {
 		forgive(tctx);
 		cctx->curr_vtime = tctx->vtime;
 		scx_bpf_task_set_slice(p, params.slice_ns);
@@ -434,7 +443,8 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	/* Who halts holds nothing, and if nobody waits it took nothing. */
 	if (!runnable) {
 		hf_see(&tctx->grace, HF_FREE, 0);
-		if (!cctx->has_pinned && !scx_bpf_dsq_nr_queued(llc_of(cpu)))
+		if (is_pcpu_kthread(p) ||
+		    (!cctx->has_pinned && !scx_bpf_dsq_nr_queued(llc_of(cpu))))
 			forgive(tctx);
 	}
 	/*

@@ -6,8 +6,8 @@
 /* Tasks that may run on one CPU only have a queue each CPU, which other CPUs need not search. */
 #define HF_CPU_QUEUE (1ULL << 16)
 
-/* How far into a queue a directed yield looks for its target. */
-#define YIELD_SCAN_TASKS 64
+/* How far into a queue one looks for the target of a directed yield, or for who may run on a CPU. */
+#define QUEUE_SCAN_TASKS 64
 
 /* The queue for @p. Others need not step over those that may run on one CPU only. */
 static u64 queue_of(const struct task_struct *p)
@@ -15,6 +15,12 @@ static u64 queue_of(const struct task_struct *p)
 	s32 cpu = scx_bpf_task_cpu(p);
 
 	return p->nr_cpus_allowed == 1 ? HF_CPU_QUEUE + cpu : llc_of(cpu);
+}
+
+static bool may_run_on(struct task_struct *p, s32 cpu)
+{
+	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr) &&
+	       (!is_migration_disabled(p) || scx_bpf_task_cpu(p) == cpu);
 }
 
 /* Moves thread @tid from its queue to this CPU, if it waits there and may run here. */
@@ -31,19 +37,19 @@ __noinline bool pull(u32 tid, u64 queue, s32 cpu)
 			 * Looked at after the walk has begun: whoever changes it from here on takes
 			 * the task out of the queue, and then it is not moved.
 			 */
-			if (bpf_cpumask_test_cpu(cpu, q->cpus_ptr) && !is_migration_disabled(q))
+			if (may_run_on(q, cpu))
 				done = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, q, SCX_DSQ_LOCAL, 0);
 			break;
 		}
-		if (++nr >= YIELD_SCAN_TASKS)
+		if (++nr >= QUEUE_SCAN_TASKS)
 			break;
 	}
 	bpf_rcu_read_unlock();
 	return done;
 }
 
-/* Who is first in a queue, by the key it was queued with. */
-static bool first_in(u64 queue, u64 *key)
+/* Who is first in a queue, by the key it was queued with; @anywhere: it may run on every CPU. */
+static bool first_in(u64 queue, u64 *key, bool *anywhere)
 {
 	struct task_struct *head;
 	bool found = false;
@@ -52,7 +58,34 @@ static bool first_in(u64 queue, u64 *key)
 	head = __COMPAT_scx_bpf_dsq_peek(queue);
 	if (head) {
 		*key = head->scx.dsq_vtime;
+		*anywhere = head->nr_cpus_allowed >= nr_cpu_ids && !is_migration_disabled(head);
 		found = true;
+	}
+	bpf_rcu_read_unlock();
+	return found;
+}
+
+/*
+ * The same of those that may run on @cpu: one that may not must not end the turns there. If there
+ * is none among many, the key of the last of them, before which none comes.
+ */
+__noinline bool first_for(u64 queue, s32 cpu, u64 *key __arg_nonnull)
+{
+	struct task_struct *q;
+	bool anywhere, found = false;
+	u32 nr = 0;
+
+	if (!first_in(queue, key, &anywhere))
+		return false;
+	if (anywhere)
+		return true;
+
+	bpf_rcu_read_lock();
+	bpf_for_each (scx_dsq, q, queue, 0) {
+		*key = q->scx.dsq_vtime;
+		found = may_run_on(q, cpu) || ++nr >= QUEUE_SCAN_TASKS;
+		if (found)
+			break;
 	}
 	bpf_rcu_read_unlock();
 	return found;
@@ -62,7 +95,7 @@ static bool first_in(u64 queue, u64 *key)
  * Has another LLC fallen far behind somebody here, who is at @vtime and weighs @weight? One is
  * looked at, a different one each time. Its queue, and who is first in it.
  */
-static bool far_behind(u32 llc, u64 vtime, u32 weight, u64 *queue, u64 *key)
+static bool far_behind(s32 cpu, u32 llc, u64 vtime, u32 weight, u64 *queue, u64 *key)
 {
 	u64 lag = hf_scale_by_weight(params.slice_ns * LLC_LAG_SLICES, weight), other_key;
 	u32 other;
@@ -70,7 +103,7 @@ static bool far_behind(u32 llc, u64 vtime, u32 weight, u64 *queue, u64 *key)
 	if (nr_llcs <= 1)
 		return false;
 	other = bpf_get_prandom_u32() % nr_llcs;
-	if (other == llc || !first_in(other, &other_key) ||
+	if (other == llc || !first_for(other, cpu, &other_key) ||
 	    !hf_vtime_before(other_key + lag, vtime))
 		return false;
 	*queue = other;
@@ -86,12 +119,12 @@ static bool far_behind(u32 llc, u64 vtime, u32 weight, u64 *queue, u64 *key)
 static bool next_queue(s32 cpu, struct cpu_ctx *cctx, u32 llc, const struct task_ctx *prev,
 		       u64 *queue, u64 *key)
 {
-	bool found = first_in(llc, key);
+	bool found = first_for(llc, cpu, key), anywhere;
 	u64 other_key, vtime;
 
 	*queue = llc;
 	if (cctx->has_pinned) {
-		if (!first_in(HF_CPU_QUEUE + cpu, &other_key)) {
+		if (!first_in(HF_CPU_QUEUE + cpu, &other_key, &anywhere)) {
 			cctx->has_pinned = false;
 		} else if (!found || hf_vtime_before(other_key, *key)) {
 			*queue = HF_CPU_QUEUE + cpu;
@@ -99,10 +132,14 @@ static bool next_queue(s32 cpu, struct cpu_ctx *cctx, u32 llc, const struct task
 			found = true;
 		}
 	}
-	if (!found && !prev)
+	if (prev && (!found || hf_vtime_before(prev->vtime, *key)))
+		vtime = prev->vtime;
+	else if (found)
+		vtime = *key;
+	else
 		return false;
-	vtime = !found || (prev && hf_vtime_before(prev->vtime, *key)) ? prev->vtime : *key;
-	return far_behind(llc, vtime, prev ? prev->weight : HF_WEIGHT_NICE0, queue, key) || found;
+	return far_behind(cpu, llc, vtime, prev ? prev->weight : HF_WEIGHT_NICE0, queue, key) ||
+	       found;
 }
 
 /* Nothing near: help another LLC rather than idle, one of the same NUMA node first. */
