@@ -4,7 +4,8 @@
  *
  * --threads is the number of processes, so there are half as many pairs. Process 2i
  * writes a byte to process 2i + 1, which writes it back; each then waits for the
- * other in read().
+ * other in read(). With --work-us each computes before it passes the byte on: the two
+ * then take turns with the CPU.
  *
  * Faithful to: one-to-one message passing, as `perf bench sched pipe` and the pipe
  * test of lmbench (lat_pipe) have it: a wakeup and a sleep for each message, so a
@@ -17,6 +18,7 @@
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common.h"
@@ -27,13 +29,17 @@ struct pair {
 	int back[2];
 };
 
+static const char *work_text = "0";
+
 static struct pair *pairs;
+static uint64_t work_ns;
 
 /* Before the processes start, so that both of a pair have its pipes. */
 static void prepare(void)
 {
 	unsigned int i;
 
+	work_ns = number("work-us", work_text, 0, 1000000) * 1000;
 	if (workload_args.threads % 2)
 		usage_error("--threads is the number of processes of all pairs, so it is even");
 	pairs = calloc(workload_args.threads / 2, sizeof(*pairs));
@@ -44,12 +50,26 @@ static void prepare(void)
 			die(errno, "cannot make a pipe");
 }
 
+static uint64_t cpu_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
+}
+
 static void pass_on(int from, int to)
 {
+	uint64_t end_ns;
 	char byte = 0;
 
-	if (read(from, &byte, 1) != 1 || write(to, &byte, 1) != 1)
-		die(errno, "cannot pass a byte on");
+	if (read(from, &byte, 1) != 1)
+		die(errno, "cannot read from a pipe");
+	if (work_ns)
+		for (end_ns = cpu_ns() + work_ns; cpu_ns() < end_ns;)
+			;
+	if (write(to, &byte, 1) != 1)
+		die(errno, "cannot write to a pipe");
 }
 
 static void work(unsigned int worker, struct counters_slot *slot)
@@ -73,10 +93,16 @@ static void work(unsigned int worker, struct counters_slot *slot)
 
 int main(int argc, char **argv)
 {
+	static const struct workload_option options[] = {
+		{ "work-us", "N", "CPU time that each spends before it passes the byte on",
+		  &work_text },
+		{ 0 },
+	};
 	static const struct workload workload = {
 		.about = "Pairs of processes (--threads: processes) that pass a byte back and "
 			 "forth.",
 		.op = "a byte there and back",
+		.options = options,
 		.threads = 8,
 		.processes = true,
 		.prepare = prepare,

@@ -105,12 +105,14 @@ fn shares_follow_groups() {
     assert_shares("nested", &used(&machine, &names), &[50.0, 25.0, 25.0, 100.0]);
     kill(&machine, &names);
 
-    // Two that take turns, each asleep while the other runs, are worth no more than one that never sleeps.
-    let pipes = format!("{} --threads 2", machine.workload_path("pipes"));
-    start_in_group(&machine, "turns", "one", Some(vec![0]), &pipes);
-    hog(&machine, "a", "three", Some(vec![0]));
-    assert_shares("beside two that take turns", &used(&machine, &["a"]), &[50.0]);
-    kill(&machine, &["turns", "a"]);
+    // Eight that take turns, each asleep while its partner runs, are worth no more than two that never sleep.
+    let pipes = format!("{} --threads 8 --work-us 3000", machine.workload_path("pipes"));
+    start_in_group(&machine, "turns", "one", None, &pipes);
+    for name in &names[..2] {
+        hog(&machine, name, "three", None);
+    }
+    assert_shares("beside those that take turns", &used(&machine, &names[..2]), &[50.0; 2]);
+    kill(&machine, &["turns", "a", "b"]);
 
     // Two pinned to one CPU, and two that may run anywhere.
     for name in &names[..2] {
