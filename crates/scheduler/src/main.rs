@@ -413,11 +413,19 @@ fn init_logging(verbose: bool) -> Result<()> {
 fn main() -> ExitCode {
     match run(&Opts::parse()) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if has_seen_enough(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{SCHEDULER_NAME}: {}", preflight::chain(&error));
+            // That nobody can be told changes nothing about how it ends.
+            let _ = writeln!(std::io::stderr(), "{SCHEDULER_NAME}: {}", preflight::chain(&error));
             if error.is::<Refusal>() { ExitCode::from(REFUSED) } else { ExitCode::FAILURE }
         }
     }
+}
+
+/// Did whoever read standard output leave?
+fn has_seen_enough(error: &anyhow::Error) -> bool {
+    let io = error.root_cause().downcast_ref::<std::io::Error>();
+    io.is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
 fn run(opts: &Opts) -> Result<()> {
