@@ -44,9 +44,11 @@ impl Host {
         self.path(path).exists()
     }
 
-    /// What is in a file, without white space around it; `None` if it cannot be read.
+    /// What is in a file, without white space around it; `None` if it cannot be read. Names of
+    /// processes and threads need not be UTF-8.
     pub(crate) fn read(&self, path: impl AsRef<Path>) -> Option<String> {
-        fs::read_to_string(self.path(path)).ok().map(|text| text.trim().to_owned())
+        let bytes = fs::read(self.path(path)).ok()?;
+        Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
     /// Names in a directory, sorted; none if it cannot be read.

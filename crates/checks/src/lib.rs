@@ -12,11 +12,13 @@ mod kvm;
 mod privileges;
 mod report;
 mod schedulers;
+mod text;
 mod topology;
 
 pub use host::Host;
 pub use kernel::REQUIRED_KFUNCS;
 pub use report::{Check, Report, Verdict};
+pub use text::steers;
 pub use topology::{MAX_CPUS, MAX_LLCS};
 
 /// What `scx_holdfast` is to be loaded for.

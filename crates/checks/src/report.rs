@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::text::printable;
+
 /// How a check went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -48,8 +50,10 @@ pub struct Check {
 }
 
 impl Check {
+    /// Names of processes, of control groups and the like are whatever their owners like: what is found
+    /// is made harmless here, for whoever prints it.
     pub(crate) fn ok(name: &'static str, found: impl Into<String>) -> Self {
-        Self { name, verdict: Verdict::Ok, found: found.into(), advice: None }
+        Self { name, verdict: Verdict::Ok, found: printable(&found.into()), advice: None }
     }
 
     pub(crate) fn skip(name: &'static str, found: impl Into<String>) -> Self {

@@ -245,6 +245,27 @@ fn vms_of_a_realtime_class_are_named_and_other_processes_are_not() {
 }
 
 #[test]
+fn no_name_hides_a_vm_or_steers_the_terminal() {
+    let host = FakeHost::new();
+    host.write_bytes("/proc/500/comm", b"\x1b]0;owned\x07\xff\n");
+    host.thread(500, 501, 1);
+    let stat = host.root().join("proc/500/task/501/stat");
+    let text = std::fs::read_to_string(&stat).unwrap();
+    let named = text.replace("CPU 0", "\u{1b}[2J").into_bytes();
+    std::fs::write(&stat, [&named[..6], b"\xff", &named[6..]].concat()).unwrap();
+    let fds = host.root().join("proc/500/fd");
+    std::fs::create_dir_all(&fds).unwrap();
+    symlink("anon_inode:kvm-vm", fds.join("9")).unwrap();
+    host.write("/sys/fs/cgroup/a\u{202e}\nok    all is well/cpu.max", "150000 100000\n");
+    let report = host.all();
+    let found = |name| &report.checks.iter().find(|check| check.name == name).unwrap().found;
+    assert!(found("realtime-vcpus").starts_with("?]0;owned?\u{fffd} (pid 500"), "{report}");
+    assert!(found("cpu-limits").contains("a??ok    all is well"), "{report}");
+    let steers = |c: char| c != '\n' && holdfast_checks::steers(c);
+    assert!(!report.to_string().contains(steers), "{:?}", report.to_string());
+}
+
+#[test]
 fn pause_exits_that_are_off_are_pointed_out() {
     let host = FakeHost::new();
     host.write("/sys/module/kvm_amd/parameters/pause_filter_count", "0\n");
