@@ -3,6 +3,8 @@
 
 use std::fs;
 
+use holdfast_checks::steers;
+
 /// Longest name that is shown.
 pub(crate) const NAME_CHARS: usize = 64;
 
@@ -14,14 +16,17 @@ pub(crate) fn vm_name(pid: u32) -> Option<String> {
         .map(|arg| String::from_utf8_lossy(arg).into_owned())
         .collect();
     from_cmdline(&args).or_else(|| {
-        from_cgroup(&fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default())
+        let groups = fs::read(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        from_cgroup(&String::from_utf8_lossy(&groups))
     })
 }
 
 /// Name of the program (`/proc/PID/comm`).
 pub(crate) fn vmm(pid: u32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm"))
-        .map_or_else(|_| "(ended)".into(), |comm| printable(comm.trim(), NAME_CHARS))
+    fs::read(format!("/proc/{pid}/comm")).map_or_else(
+        |_| "(ended)".into(),
+        |comm| printable(String::from_utf8_lossy(&comm).trim(), NAME_CHARS),
+    )
 }
 
 fn from_cmdline(args: &[String]) -> Option<String> {
@@ -67,34 +72,6 @@ pub(crate) fn printable(text: &str, max_chars: usize) -> String {
     text.chars().map(|c| if steers(c) { '?' } else { c }).take(max_chars).collect()
 }
 
-/// Controls, separators of lines, and what Unicode calls format characters (Cf): those that reverse the
-/// direction of what follows are among them.
-fn steers(c: char) -> bool {
-    c.is_control()
-        || matches!(
-            c,
-            '\u{ad}'
-                | '\u{600}'..='\u{605}'
-                | '\u{61c}'
-                | '\u{6dd}'
-                | '\u{70f}'
-                | '\u{890}'..='\u{891}'
-                | '\u{8e2}'
-                | '\u{180e}'
-                | '\u{200b}'..='\u{200f}'
-                | '\u{2028}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}'
-                | '\u{feff}'
-                | '\u{fff9}'..='\u{fffb}'
-                | '\u{110bd}'
-                | '\u{110cd}'
-                | '\u{13430}'..='\u{1343f}'
-                | '\u{1bca0}'..='\u{1bca3}'
-                | '\u{1d173}'..='\u{1d17a}'
-                | '\u{e0000}'..='\u{e007f}'
-        )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,6 +103,23 @@ mod tests {
         let text = "0::/machine.slice/machine-qemu\\x2d3\\x2dbuild.scope/libvirt/emulator\n";
         assert_eq!(from_cgroup(text).as_deref(), Some("qemu-3-build"));
         assert_eq!(from_cgroup("0::/user.slice/session-1.scope"), None);
+    }
+
+    #[test]
+    fn a_program_whose_name_is_not_utf8_has_not_ended() {
+        let (named, done) = std::sync::mpsc::channel::<()>();
+        let (send_tid, tid) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            fs::write("/proc/thread-self/comm", b"q\xff\x1bx").unwrap();
+            let link = fs::read_link("/proc/thread-self").unwrap();
+            let tid = link.file_name().unwrap().to_str().unwrap().parse::<u32>().unwrap();
+            send_tid.send(tid).unwrap();
+            let _ = done.recv();
+        });
+        assert_eq!(vmm(tid.recv().unwrap()), "q\u{fffd}?x");
+        drop(named);
+        thread.join().unwrap();
+        assert_eq!(vmm(u32::MAX), "(ended)");
     }
 
     #[test]
