@@ -11,18 +11,20 @@ mod server;
 #[cfg(test)]
 mod tests;
 
+use std::future::pending;
 use std::io::{self, BufRead, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::collector::Collector;
 use crate::error::ObserverError;
 use crate::host::check_kvm;
 use crate::observer::{Observer, Options, Storage};
+use crate::stop;
 
 /// Ends a page on the pipe; a comment to Prometheus.
 const END: &str = "# EOF";
@@ -84,7 +86,6 @@ fn run(address: SocketAddr, collector: Command) -> Result<(), ObserverError> {
 }
 
 async fn supervise(listener: TcpListener, collector: Command) -> Result<(), ObserverError> {
-    let catch = |kind| signal(kind).map_err(io_error("catch signals"));
     let mut interrupt = catch(SignalKind::interrupt())?;
     let mut terminate = catch(SignalKind::terminate())?;
     let mut hangup = catch(SignalKind::hangup())?;
@@ -93,13 +94,28 @@ async fn supervise(listener: TcpListener, collector: Command) -> Result<(), Obse
     rights::drop_all().map_err(io_error("give up rights"))?;
     let result = tokio::select! {
         biased;
-        _ = interrupt.recv() => Ok(()),
-        _ = terminate.recv() => Ok(()),
-        _ = hangup.recv() => Ok(()),
+        () = caught(&mut interrupt) => Ok(()),
+        () = caught(&mut terminate) => Ok(()),
+        () = caught(&mut hangup) => Ok(()),
         error = serve(listener, &mut collector) => Err(error),
     };
     collector.end().await;
     result
+}
+
+/// A signal that ends it; none if whoever started this has it ignored, as nohup(1) does.
+fn catch(kind: SignalKind) -> Result<Option<Signal>, ObserverError> {
+    if stop::is_ignored(kind.as_raw_value()) {
+        return Ok(None);
+    }
+    signal(kind).map(Some).map_err(io_error("catch signals"))
+}
+
+async fn caught(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => _ = signal.recv().await,
+        None => pending().await,
+    }
 }
 
 /// Serves for as long as there is a collector to serve from.

@@ -383,6 +383,17 @@ fn signals_end_it_whatever_the_collector_does() {
 }
 
 #[test]
+fn a_signal_that_is_ignored_does_not_end_it() {
+    let server = Server::start_as("", GOOD, "trap '' HUP INT");
+    server.signal(Signal::HUP);
+    server.signal(Signal::INT);
+    for _ in 0..3 {
+        assert!(server.ask(SCRAPE).contains("200 OK"));
+    }
+    server.stays_well();
+}
+
+#[test]
 fn nobody_has_to_read_the_greeting() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let server = Server::spawn("full output", GOOD, "", &address);
