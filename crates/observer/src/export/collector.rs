@@ -38,7 +38,8 @@ impl Collector {
         Ok(Self { child, requests, pages })
     }
 
-    /// Answers requests, one at a time, until the collector ends; says how it did.
+    /// Answers requests until the collector ends; says how it did. Those that came before a page was begun
+    /// are answered with it, so that many cost no more than one.
     pub(super) async fn answer(&mut self, mut asked: mpsc::Receiver<Ask>) -> io::Error {
         loop {
             let ask = tokio::select! {
@@ -46,12 +47,15 @@ impl Collector {
                 line = self.pages.next_line() => return self.ended(line.err()).await,
                 Some(ask) = asked.recv() => ask,
             };
+            let mut asks = vec![ask];
+            asks.extend(std::iter::from_fn(|| asked.try_recv().ok()));
             // Who asked may have lost patience while another was answered.
-            if ask.is_closed() {
+            asks.retain(|ask| !ask.is_closed());
+            if asks.is_empty() {
                 continue;
             }
             match self.page().await {
-                Ok(page) => _ = ask.send(page),
+                Ok(page) => asks.into_iter().for_each(|ask| _ = ask.send(page.clone())),
                 Err(error) => return error,
             }
         }

@@ -133,7 +133,7 @@ async fn serve(listener: TcpListener, collector: &mut Collector) -> ObserverErro
         // Nobody has to be there to read it.
         let _ = writeln!(io::stdout(), "Serving http://{address}/metrics. Ctrl-C ends it.");
     }
-    let (ask, asked) = tokio::sync::mpsc::channel(1);
+    let (ask, asked) = tokio::sync::mpsc::channel(server::MAX_CONNECTIONS);
     tokio::select! {
         error = collector.answer(asked) => io_error("collect")(error),
         never = server::serve(listener, ask) => match never {},

@@ -2,9 +2,9 @@
 //! HTTP for whoever can reach the port, which every user of this machine can: what one client may take,
 //! of time, memory and descriptors, is limited.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
@@ -14,14 +14,17 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{sleep, timeout};
 
 use super::collector::Ask;
 
-/// More than that and the oldest is dropped: a scraper asks at once, and is not kept out by those that
-/// hold connections and ask nothing.
-const MAX_CONNECTIONS: usize = 16;
+/// More than that and one is dropped, see [`Connection::is_in_the_way`].
+pub(super) const MAX_CONNECTIONS: usize = 16;
+/// A scraper reads its page at once.
+const READ_TIMEOUT: Duration = Duration::from_secs(1);
+/// Between looks whether there is room, where each connection waits for its page.
+const ROOM_INTERVAL: Duration = Duration::from_millis(10);
 /// Hyper's smallest; a scraper's header has some 300 bytes.
 const MAX_HEADER_BYTES: usize = 8192;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -34,24 +37,74 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Serves pages, for which it asks the collector.
 pub(super) async fn serve(listener: TcpListener, collector: mpsc::Sender<Ask>) -> Infallible {
-    let mut connections: VecDeque<AbortHandle> = VecDeque::new();
+    let mut connections: Vec<Connection> = Vec::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             sleep(RETRY_INTERVAL).await;
             continue;
         };
-        connections.retain(|connection| !connection.is_finished());
-        if connections.len() == MAX_CONNECTIONS {
-            connections.pop_front().inspect(AbortHandle::abort);
+        make_room(&mut connections).await;
+        let stage = Arc::new(Mutex::new(Stage::Asking));
+        let conversation = converse(stream, collector.clone(), Arc::clone(&stage));
+        let task = tokio::spawn(timeout(CONNECTION_TIMEOUT, conversation)).abort_handle();
+        connections.push(Connection { task, stage });
+        // Who has asked already is heard before the next is let in, however many there are.
+        yield_now().await;
+    }
+}
+
+/// How far a connection is.
+#[derive(Clone, Copy)]
+enum Stage {
+    /// There is no whole request yet.
+    Asking,
+    /// It waits for its page, for no longer than [`PAGE_TIMEOUT`].
+    Waiting,
+    /// It has been given its answer then.
+    Reading(Instant),
+}
+
+struct Connection {
+    task: AbortHandle,
+    stage: Arc<Mutex<Stage>>,
+}
+
+impl Connection {
+    /// May another one have its place? A scraper asks and reads at once: it is not kept out by those that
+    /// ask nothing or read nothing, and not dropped while it is answered, whoever else connects.
+    fn is_in_the_way(&self) -> bool {
+        match *self.stage.lock().unwrap_or_else(PoisonError::into_inner) {
+            Stage::Asking => true,
+            Stage::Waiting => false,
+            Stage::Reading(since) => since.elapsed() > READ_TIMEOUT,
         }
-        let connection = timeout(CONNECTION_TIMEOUT, converse(stream, collector.clone()));
-        connections.push_back(tokio::spawn(connection).abort_handle());
+    }
+}
+
+/// Waits until there are fewer than may be; drops the oldest of those that are in the way.
+async fn make_room(connections: &mut Vec<Connection>) {
+    loop {
+        connections.retain(|connection| !connection.task.is_finished());
+        if connections.len() < MAX_CONNECTIONS {
+            return;
+        }
+        if let Some(i) = connections.iter().position(Connection::is_in_the_way) {
+            connections.remove(i).task.abort();
+            return;
+        }
+        sleep(ROOM_INTERVAL).await;
     }
 }
 
 /// One request and its answer. The body of a request is never read.
-async fn converse(stream: TcpStream, collector: mpsc::Sender<Ask>) {
-    let service = service_fn(|request| respond(request, &collector));
+async fn converse(stream: TcpStream, collector: mpsc::Sender<Ask>, stage: Arc<Mutex<Stage>>) {
+    let enter = |next| *stage.lock().unwrap_or_else(PoisonError::into_inner) = next;
+    let service = service_fn(async |request| {
+        enter(Stage::Waiting);
+        let response = respond(request, &collector).await;
+        enter(Stage::Reading(Instant::now()));
+        response
+    });
     // A client that went away or talks nonsense is no failure of ours.
     let _ = http1::Builder::new()
         .keep_alive(false)

@@ -24,7 +24,9 @@ const SCRAPE: &str = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
 
 /// Collectors.
 const GOOD: &str = "while read x; do echo holdfast_x 1; echo '# EOF'; done";
-const LARGE: &str = "while read x; do yes holdfast_x 1 | head -n 1000000; echo '# EOF'; done";
+/// More than all buffers of the kernel, and made in no time.
+const LARGE: &str = "while read x; do head -c 16000000 /dev/zero | tr '\\0' x; echo
+    echo holdfast_x 1; echo '# EOF'; done";
 const SILENT: &str = "echo started >&2; cat >/dev/null";
 
 const COLLECTOR: &str = "HOLDFAST_TEST_COLLECTOR";
@@ -309,6 +311,53 @@ fn many_idle_connections_keep_nobody_out() {
     assert_eq!(server.status("Threads"), ["1"]);
     server.stays_well();
     drop(idle);
+}
+
+/// Each page takes a second and tells its number, the first of which nobody asks for.
+const SLOW: &str =
+    "n=0; while read x; do n=$((n+1)); [ $n = 1 ] || sleep 1; echo page $n; echo '# EOF'; done";
+
+#[test]
+fn who_is_being_answered_is_not_dropped_for_others() {
+    let server = Server::start(SLOW);
+    let mut scraper = server.connect();
+    scraper.write_all(SCRAPE.as_bytes()).unwrap();
+    let idle: Vec<TcpStream> = (0..100).map(|_| server.connect()).collect();
+    assert!(answer(&mut scraper).ends_with("page 2\n"));
+    server.stays_well();
+    drop(idle);
+}
+
+#[test]
+fn many_scrapers_cost_no_more_than_one() {
+    let server = Server::start(SLOW);
+    thread::scope(|scope| {
+        // More than may be connected at once.
+        let scrapes = [0; 40].map(|_| scope.spawn(|| server.ask(SCRAPE)));
+        for scrape in scrapes {
+            let page = scrape.join().unwrap();
+            let number = page.rsplit_once("page ").expect("a page").1.trim();
+            // The first, and then all that there is room for.
+            assert!(number.parse::<u32>().unwrap() <= 10, "{page}");
+        }
+    });
+    server.stays_well();
+}
+
+#[test]
+fn those_that_read_nothing_keep_nobody_out() {
+    let server = Server::start(LARGE);
+    let mut clients: Vec<TcpStream> = (0..16).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.write_all(SCRAPE.as_bytes()).unwrap();
+    }
+    assert!(server.ask(SCRAPE).ends_with("holdfast_x 1\n"));
+    // It was not that all of them were dropped for the time they took: the last one still is there.
+    for _ in 0..3 {
+        clients[15].write_all(b"x").unwrap();
+        thread::sleep(Duration::from_millis(50));
+    }
+    server.stays_well();
 }
 
 #[test]
