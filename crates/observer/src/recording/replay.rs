@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `holdfast replay`.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
+use std::io::ErrorKind::NotFound;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -100,33 +101,74 @@ fn headline(recording: &Recording) -> String {
 fn is_same_file(a: &Path, b: &Path) -> bool {
     match (fs::metadata(a), fs::metadata(b)) {
         (Ok(a), Ok(b)) => a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),
-        (Err(_), Err(_)) => {
-            let whole = |path: &Path| {
-                let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-                Some(dir.unwrap_or(Path::new(".")).canonicalize().ok()?.join(path.file_name()?))
-            };
-            whole(a).is_some_and(|a| whole(b) == Some(a))
-        }
+        (Err(_), Err(_)) => file_behind(a).is_some_and(|a| file_behind(b) == Some(a)),
         _ => false,
     }
 }
 
+/// The file of this name, or that it would get: links are followed, also to where there is nothing yet.
+/// None for devices, pipes, and what a process has open (`/dev/stdout`).
+fn file_behind(path: &Path) -> Option<PathBuf> {
+    /// As many as the kernel follows.
+    const MAX_LINKS: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+        let dir = dir.unwrap_or(Path::new(".")).canonicalize().ok()?;
+        if dir.starts_with("/proc") {
+            return None;
+        }
+        path = dir.join(path.file_name()?);
+        match fs::read_link(&path) {
+            Ok(target) => path = dir.join(target),
+            Err(_) => {
+                let is_file = fs::metadata(&path).map(|there| there.is_file());
+                return is_file.map_or_else(|e| e.kind() == NotFound, |is| is).then_some(path);
+            }
+        }
+    }
+    None
+}
+
+/// Writes what gets its name only once it is complete, where it is a file: what was there before is not
+/// lost to one that cannot be written.
 fn write_file(
     path: &Path,
     action: &'static str,
-    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+    write: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
 ) -> Result<(), ObserverError> {
     let failed = |source: io::Error| ObserverError::File {
         action,
         path: path.to_owned(),
         source: source.into(),
     };
-    let mut out = BufWriter::new(File::create(path).map_err(failed)?);
-    write(&mut out).and_then(|()| out.flush()).map_err(failed)
+    let fill = |file: &File| {
+        let mut out = BufWriter::new(file);
+        write(&mut out).and_then(|()| out.flush())
+    };
+    let Some(target) = file_behind(path) else {
+        return File::create(path).and_then(|file| fill(&file)).map_err(failed);
+    };
+    let dir = target.parent().unwrap_or(Path::new("/"));
+    let partial = tempfile::Builder::new()
+        .prefix(".holdfast-")
+        .suffix(".partial")
+        // As of any new file: less what the umask takes.
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(dir)
+        .map_err(failed)?;
+    fill(partial.as_file()).map_err(failed)?;
+    // Who could not read the old one does not read the new one.
+    if let Ok(old) = fs::metadata(&target) {
+        partial.as_file().set_permissions(old.permissions()).map_err(failed)?;
+    }
+    partial.persist(&target).map(drop).map_err(|error| failed(error.error))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::super::tests::recording;
     use super::super::write::Writer;
     use super::*;
@@ -140,7 +182,9 @@ mod tests {
         writer.add(&recording.notes, &recording.about);
         writer.finish(&recording.about).unwrap();
         fs::hard_link(in_dir("a"), in_dir("hard")).unwrap();
-        std::os::unix::fs::symlink("a", in_dir("soft")).unwrap();
+        symlink("a", in_dir("soft")).unwrap();
+        symlink("link2", in_dir("link")).unwrap();
+        symlink("new", in_dir("link2")).unwrap();
         let replay = |html: Option<&str>, perfetto: Option<&str>| Replay {
             path: in_dir("a"),
             json: false,
@@ -157,6 +201,8 @@ mod tests {
             (Some("new"), Some("new")),
             (Some("new"), Some("./new")),
             (Some("new"), Some(again.as_str())),
+            (Some("new"), Some("link")),
+            (Some("link"), Some("link2")),
         ] {
             let error = replay(html, perfetto).run().unwrap_err();
             let source = std::error::Error::source(&error).unwrap().to_string();
@@ -165,5 +211,56 @@ mod tests {
         assert!(!in_dir("new").exists() && read::read(&in_dir("a")).unwrap() == recording);
         replay(Some("new"), Some("other")).check_outputs().unwrap();
         replay(Some("/dev/null"), Some("/dev/null")).check_outputs().unwrap();
+        replay(Some("link"), Some("other")).check_outputs().unwrap();
+    }
+
+    #[test]
+    fn what_was_there_before_stays_until_there_is_all_of_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let in_dir = |name: &str| dir.path().join(name);
+        fs::write(in_dir("old"), "old").unwrap();
+        fs::set_permissions(in_dir("old"), Permissions::from_mode(0o640)).unwrap();
+        symlink("old", in_dir("link")).unwrap();
+        symlink("none", in_dir("dangling")).unwrap();
+        let write = |name, text: &str, result: fn() -> io::Result<()>| {
+            write_file(&in_dir(name), "write", |out| {
+                out.write_all(text.as_bytes())?;
+                assert!(in_dir("old").metadata().unwrap().len() == 3, "it is not touched yet");
+                result()
+            })
+        };
+        write("old", "half", || Err(NotFound.into())).unwrap_err();
+        assert_eq!(fs::read(in_dir("old")).unwrap(), b"old");
+        write("dangling", "half", || Err(NotFound.into())).unwrap_err();
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 3, "nothing is left");
+        write("link", "new", || Ok(())).unwrap();
+        assert_eq!(fs::read(in_dir("old")).unwrap(), b"new");
+        assert_eq!(fs::metadata(in_dir("old")).unwrap().mode() & 0o777, 0o640);
+        write("dangling", "more", || Ok(())).unwrap();
+        assert_eq!(fs::read(in_dir("none")).unwrap(), b"more");
+        assert!(in_dir("link").is_symlink() && in_dir("dangling").is_symlink());
+    }
+
+    #[test]
+    fn pipes_devices_and_open_files_are_written_to_as_they_are() {
+        use std::io::Read;
+        use std::os::fd::AsRawFd;
+        write_file(Path::new("/dev/null"), "write", |out| out.write_all(b"x")).unwrap();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+        let full = write_file(Path::new("/dev/full"), "write", |out| out.write_all(b"x"));
+        assert!(matches!(full, Err(ObserverError::File { .. })));
+
+        let (mut reader, writer) = io::pipe().unwrap();
+        let fd = |fd: i32| PathBuf::from(format!("/dev/fd/{fd}"));
+        write_file(&fd(writer.as_raw_fd()), "write", |out| out.write_all(b"x")).unwrap();
+        drop(writer);
+        let mut said = String::new();
+        reader.read_to_string(&mut said).unwrap();
+        assert_eq!(said, "x");
+
+        // Where it is a file it stays the one that is open.
+        let open = tempfile::NamedTempFile::new().unwrap();
+        write_file(&fd(open.as_file().as_raw_fd()), "write", |out| out.write_all(b"x")).unwrap();
+        assert_eq!(open.as_file().metadata().unwrap().len(), 1);
     }
 }
