@@ -15,6 +15,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Row, RowAccessor};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::Type;
+use rustix::fs::{SeekFrom, seek};
 
 use super::schema::{COLUMNS, KEY, SCHEMA};
 use super::{About, Event, Note, Recording};
@@ -41,9 +42,10 @@ pub(super) fn read(path: &Path) -> Result<Recording, ObserverError> {
         source: source.into(),
     };
     let file = File::open(path).map_err(failed)?;
-    let bytes = file.metadata().map_err(failed)?.len();
+    let len = file.metadata().map_err(failed)?.len();
+    let data = len - holes(&file, len).map_err(failed)?;
     // The library of the format panics where some files are broken.
-    catch_unwind(AssertUnwindSafe(|| decode(file, bytes)))
+    catch_unwind(AssertUnwindSafe(|| decode(file, len, data)))
         .unwrap_or_else(|_| Err("it is broken".into()))
         .map_err(|why| ObserverError::NotARecording {
             path: path.to_owned(),
@@ -51,9 +53,26 @@ pub(super) fn read(path: &Path) -> Result<Recording, ObserverError> {
         })
 }
 
-fn decode(file: File, bytes: u64) -> Result<Recording, String> {
+/// How much of a file is nothing but a hole, which costs its maker nothing.
+fn holes(file: &File, len: u64) -> std::io::Result<u64> {
+    let (mut holes, mut at) = (0, 0);
+    while at < len {
+        // What is no hole until the end; a file system that knows of none says that all is data.
+        let hole = seek(file, SeekFrom::Hole(at))?.min(len);
+        at = match seek(file, SeekFrom::Data(hole)) {
+            Ok(data) => data.min(len),
+            Err(rustix::io::Errno::NXIO) => len,
+            Err(error) => return Err(error.into()),
+        };
+        holes += at - hole;
+    }
+    Ok(holes)
+}
+
+/// `data` of its `len` bytes are no holes.
+fn decode(file: File, len: u64, data: u64) -> Result<Recording, String> {
     let reader = SerializedFileReader::new(file).map_err(text)?;
-    let projection = check_layout(reader.metadata(), bytes)?;
+    let projection = check_layout(reader.metadata(), len, data)?;
     let about = about(reader.metadata())?;
     let vms: HashSet<u32> = about.vms.iter().map(|vm| vm.pid).collect();
     if vms.len() < about.vms.len() {
@@ -90,7 +109,7 @@ fn decode(file: File, bytes: u64) -> Result<Recording, String> {
 
 /// Are the columns those of a recording, is all of them in the file, and can the file have as many rows
 /// as it says? Returns the columns that are to be read.
-fn check_layout(metadata: &ParquetMetaData, bytes: u64) -> Result<Type, String> {
+fn check_layout(metadata: &ParquetMetaData, len: u64, data: u64) -> Result<Type, String> {
     let root = metadata.file_metadata().schema();
     let columns = parse_message_type(COLUMNS).map_err(text)?;
     let same = |column: &Type, expected: &Type| {
@@ -108,7 +127,7 @@ fn check_layout(metadata: &ParquetMetaData, bytes: u64) -> Result<Type, String> 
     let within = |column: &ColumnChunkMetaData| {
         let offset = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
         let end = offset.checked_add(column.compressed_size());
-        offset >= 0 && end.is_some_and(|end| end >= offset && end as u64 <= bytes)
+        offset >= 0 && end.is_some_and(|end| end >= offset && end as u64 <= len)
     };
     let mut rows = 0u64;
     for group in metadata.row_groups() {
@@ -118,8 +137,8 @@ fn check_layout(metadata: &ParquetMetaData, bytes: u64) -> Result<Type, String> 
         rows = rows.saturating_add(group.num_rows() as u64);
     }
     // Each has a time of its own, which takes more than a byte: equal ones that take none could fill any memory.
-    if rows > bytes {
-        return Err(format!("it cannot have {rows} events in {bytes} bytes"));
+    if rows > data {
+        return Err(format!("it cannot have {rows} events in {data} bytes"));
     }
     // Names of VMs are in the metadata, too, and there only once.
     let fields = is.iter().filter(|column| column.name() != "vm").map(Arc::clone).collect();
@@ -284,6 +303,28 @@ mod tests {
         let mut bomb = recording();
         bomb.notes = vec![bomb.notes[0]; 20_000];
         let error = reread(&bomb).unwrap_err();
+        assert!(error.contains("cannot have 20000 events"), "{error}");
+    }
+
+    #[test]
+    fn a_hole_makes_no_room_for_events() {
+        use std::os::unix::fs::FileExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.parquet");
+        let mut bomb = recording();
+        bomb.notes = vec![bomb.notes[0]; 20_000];
+        let mut writer = Writer::create(&path).unwrap();
+        writer.add(&bomb.notes, &bomb.about);
+        writer.finish(&bomb.about).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        // The footer ends with its own length and four letters.
+        let footer_len: [u8; 4] = bytes[bytes.len() - 8..][..4].try_into().unwrap();
+        let footer = bytes.len() - 8 - u32::from_le_bytes(footer_len) as usize;
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_len(footer as u64).unwrap();
+        file.write_all_at(&bytes[footer..], (footer + (1 << 20)) as u64).unwrap();
+        assert!(file.metadata().unwrap().len() > 1 << 20);
+        let error = read(&path).unwrap_err().to_string();
         assert!(error.contains("cannot have 20000 events"), "{error}");
     }
 
