@@ -68,7 +68,8 @@ pub struct Observer<'obj> {
     notes: Rc<RefCell<Vec<hf_note>>>,
     skel: ObserveSkel<'obj>,
     discovery: Discovery<'obj>,
-    names: HashMap<u32, Option<String>>,
+    /// By process and address of `struct kvm`: either alone is used again soon.
+    names: HashMap<(u32, u64), Option<String>>,
     /// CPU and waiting time that threads had before they were watched.
     unwatched: HashMap<u32, (u64, u64)>,
     attached_ns: u64,
@@ -187,10 +188,11 @@ impl<'obj> Observer<'obj> {
 
     /// The VMs known, by the address of their `struct kvm`, as recordings describe them.
     pub(crate) fn vms(&mut self) -> impl Iterator<Item = (u64, RecordedVm)> {
+        self.forget_ended();
         let Self { discovery, names, .. } = self;
         discovery.vms().iter().map(|(kvm, vm)| {
             let (kernel, unreadable) = describe(vm);
-            let name = names.entry(vm.pid).or_insert_with(|| vm_name(vm.pid)).clone();
+            let name = names.entry((vm.pid, *kvm)).or_insert_with(|| vm_name(vm.pid)).clone();
             (*kvm, RecordedVm { pid: vm.pid, name, kernel, unreadable, ended: false })
         })
     }
@@ -208,7 +210,7 @@ impl<'obj> Observer<'obj> {
     pub fn sample(&mut self) -> Result<Sample, ObserverError> {
         let mut counted = self.counters()?;
         let mut vms = Vec::new();
-        self.names.retain(|pid, _| self.discovery.vms().values().any(|vm| vm.pid == *pid));
+        self.forget_ended();
         for (kvm, vm) in self.discovery.vms() {
             let vcpus = vm.vcpus.iter().map(|(number, vcpu)| {
                 let c = counted.remove(&vcpu.tid).filter(|c| c.kvm == *kvm);
@@ -228,7 +230,8 @@ impl<'obj> Observer<'obj> {
             });
             let vcpus = vcpus.collect();
             let (kernel, unreadable) = describe(vm);
-            let name = self.names.entry(vm.pid).or_insert_with(|| vm_name(vm.pid)).clone();
+            let name = self.names.entry((vm.pid, *kvm));
+            let name = name.or_insert_with(|| vm_name(vm.pid)).clone();
             vms.push(VmSample { pid: vm.pid, name, kernel, unreadable, vcpus });
         }
         vms.sort_by_key(|vm| vm.pid);
@@ -243,8 +246,6 @@ impl<'obj> Observer<'obj> {
             }
             is_same
         });
-        let alive: HashSet<u32> = vms.iter().flat_map(|vm| &vm.vcpus).map(|v| v.tid).collect();
-        self.unwatched.retain(|tid, _| alive.contains(tid));
         // What is left belongs to threads that have ended, or that are not known yet.
         for tid in counted.keys().filter(|tid| !thread_exists(**tid)) {
             let _ = self.skel.maps.stats.delete(&tid.to_ne_bytes());
@@ -256,6 +257,15 @@ impl<'obj> Observer<'obj> {
             lost_events: self.lost_events(),
             vms,
         })
+    }
+
+    /// Drops what is kept of VMs and threads that are no more.
+    fn forget_ended(&mut self) {
+        let vms = self.discovery.vms();
+        self.names.retain(|(pid, kvm), _| vms.get(kvm).is_some_and(|vm| vm.pid == *pid));
+        let vcpus = vms.values().flat_map(|vm| vm.vcpus.values());
+        let alive: HashSet<u32> = vcpus.map(|vcpu| vcpu.tid).collect();
+        self.unwatched.retain(|tid, _| alive.contains(tid));
     }
 
     /// Switches and notes that were not counted, vCPUs that were not tracked.
