@@ -14,11 +14,13 @@ mod spins;
 mod top;
 mod vms;
 
+use std::fmt::Display;
 use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
+use holdfast_checks::steers;
 use holdfast_observer::ObserverError;
 
 /// Exit code: this machine cannot do it.
@@ -73,7 +75,7 @@ fn main() -> ExitCode {
         Command::Vms(args) => vms::main(&args),
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("holdfast: {error:#}");
+        complain(format_args!("{error:#}"));
         ExitCode::FAILURE
     })
 }
@@ -81,10 +83,22 @@ fn main() -> ExitCode {
 /// Writes to standard output; a reader that has seen enough and left is no failure.
 fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(harmless(text).as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => other.context("cannot write to standard output"),
     }
+}
+
+/// Says on standard error what went wrong. That nobody can be told changes nothing about how it ends.
+fn complain(what: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{}", harmless(&format!("holdfast: {what}")));
+}
+
+/// Text as it may be shown: what files, guests and other users named does not steer the terminal. Valid
+/// JSON stays so.
+fn harmless(text: &str) -> String {
+    let replaced = |c| if steers(c) && !matches!(c, '\n' | '\t') { '?' } else { c };
+    text.chars().map(replaced).collect()
 }
 
 /// Exit code of what the observer did; 77 where this machine cannot do it.
@@ -92,7 +106,7 @@ fn outcome(result: Result<(), ObserverError>) -> anyhow::Result<ExitCode> {
     match result {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) if error.is_unsupported() => {
-            eprintln!("holdfast: {error}");
+            complain(error);
             Ok(ExitCode::from(SKIPPED))
         }
         Err(error) => Err(error.into()),

@@ -98,6 +98,40 @@ fn a_result_that_is_not_one_is_1_and_says_why() {
     assert!(text(&output.stderr).contains("holdfast.result/1"), "{}", text(&output.stderr));
 }
 
+/// What a file says is shown, and does not steer the terminal.
+#[test]
+fn files_and_their_names_do_not_steer_the_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a\u{1b}]0;x\u{7}\u{9b}2J\u{202e}.toml");
+    let good = std::fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/smoke.toml"),
+    )
+    .unwrap();
+    std::fs::write(&path, good.replacen("The", "\u{202e}The", 1)).unwrap();
+    let steers = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+    let listed = holdfast(&["lab", "list", dir.path().to_str().unwrap()]);
+    let (said, failed) = (text(&listed.stdout), text(&listed.stderr));
+    assert!(said.contains("a?]0;x??2J?.toml"), "{said:?} {failed:?}");
+    assert!(!said.contains(steers), "{said:?}");
+    let output = holdfast(&["lab", "report", path.to_str().unwrap()]);
+    let said = text(&output.stderr);
+    assert!(said.contains("a?]0;x??2J?.toml") && !said.contains(steers), "{said:?}");
+}
+
+#[test]
+fn an_error_that_nobody_can_be_told_is_1_too() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    for args in [&["lab", "report", "/nonexist"][..], &["replay", "/nonexist"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+        let status = command.args(args).stderr(full.try_clone().unwrap()).status().unwrap();
+        assert_eq!(status.code(), Some(1), "{args:?}");
+    }
+    // Nor does a full output hide itself.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+    let command = command.args(["lab", "list"]).stdout(full.try_clone().unwrap()).stderr(full);
+    assert_eq!(command.status().unwrap().code(), Some(1));
+}
+
 /// Loses the right to load programs without losing anything else: capabilities are dropped by an exec
 /// as another user.
 #[test]
