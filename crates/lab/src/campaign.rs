@@ -227,20 +227,33 @@ impl Log {
         let file = File::create(&beside).map_err(failed)?;
         let out = out.to_path_buf();
         let mut log = Log { out, path, unfinished, beside: Some(beside), file };
-        earlier.iter().try_for_each(|sample| log.append(sample))?;
+        if !earlier.is_empty() {
+            log.copy(earlier).map_err(|why| ResultError::Write { path: log.path.clone(), why })?;
+            log.take_over()?;
+        }
         Ok(log)
+    }
+
+    /// Writes what an earlier run measured; its own log stays until all of it is on the disk.
+    fn copy(&mut self, earlier: &[Sample]) -> std::io::Result<()> {
+        let lines = earlier.iter().map(line).collect::<Result<Vec<_>, _>>()?.concat();
+        self.file.write_all(&lines)?;
+        self.file.sync_all()
     }
 
     fn append(&mut self, sample: &Sample) -> Result<(), ResultError> {
         let failed = |why| ResultError::Write { path: self.path.clone(), why };
-        let mut line = serde_json::to_vec(sample).map_err(|e| failed(e.into()))?;
-        line.push(b'\n');
-        self.file.write_all(&line).map_err(failed)?;
-        if let Some(beside) = self.beside.take() {
-            std::fs::rename(beside, &self.path).map_err(failed)?;
-            self.unfinished.write(&self.out)?;
-        }
-        Ok(())
+        self.file.write_all(&line(sample).map_err(failed)?).map_err(failed)?;
+        self.take_over()
+    }
+
+    /// Takes the place of an earlier log, if it has not yet.
+    fn take_over(&mut self) -> Result<(), ResultError> {
+        let Some(beside) = &self.beside else { return Ok(()) };
+        std::fs::rename(beside, &self.path)
+            .map_err(|why| ResultError::Write { path: self.path.clone(), why })?;
+        self.beside = None;
+        self.unfinished.write(&self.out)
     }
 
     /// Keeps what is known by now of where the figures come from.
@@ -254,10 +267,16 @@ impl Log {
 impl Drop for Log {
     fn drop(&mut self) {
         if let Some(beside) = &self.beside {
-            // It is empty; that it stays is no more than untidy.
+            // Nothing in it is nowhere else; that it stays is no more than untidy.
             let _ = std::fs::remove_file(beside);
         }
     }
+}
+
+fn line(sample: &Sample) -> std::io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(sample)?;
+    line.push(b'\n');
+    Ok(line)
 }
 
 fn machine_facts() -> MachineFacts {
@@ -268,5 +287,51 @@ fn machine_facts() -> MachineFacts {
         cpu_model: model.map_or_else(|| "an unknown CPU".into(), |(_, name)| name.trim().into()),
         nr_cpus: std::thread::available_parallelism().map_or(0, |n| n.get() as u32),
         kernel_release: read("/proc/sys/kernel/osrelease").trim().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::io::Read;
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+    use crate::testdata;
+
+    fn unfinished(result: &RunResult) -> Unfinished {
+        Unfinished {
+            experiments: result.experiments.clone(),
+            programs: "p".into(),
+            provenance: result.provenance.clone(),
+        }
+    }
+
+    #[test]
+    fn an_earlier_log_stays_until_the_new_one_has_all_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let result = testdata::result();
+        let path = dir.path().join("samples.jsonl");
+        std::fs::write(&path, "what was measured").unwrap();
+        // A disk that is full after the first window: a pipe whose reader leaves.
+        let new = dir.path().join("samples.jsonl.new");
+        let name = CString::new(new.as_os_str().as_bytes()).unwrap();
+        // SAFETY: a plain system call with a string that is terminated.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let reader = std::thread::spawn({
+            let new = new.clone();
+            move || File::open(new).unwrap().read_exact(&mut [0]).unwrap()
+        });
+        let created = Log::create(dir.path(), unfinished(&result), &result.samples);
+        reader.join().unwrap();
+        assert!(created.is_err());
+        assert!(path.symlink_metadata().unwrap().is_file() && !new.exists());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "what was measured");
+
+        let mut log = Log::create(dir.path(), unfinished(&result), &result.samples[1..]).unwrap();
+        log.append(&result.samples[0]).unwrap();
+        let found = Unfinished::find(dir.path(), &result.experiments, "p").unwrap().unwrap();
+        assert_eq!(found.samples.len(), result.samples.len());
+        assert_eq!(found.samples[0].start_s, result.samples[1].start_s);
     }
 }
