@@ -55,25 +55,35 @@ impl Unfinished {
         experiments: &[Experiment],
         programs: &str,
     ) -> Result<Option<Earlier>, String> {
-        let Ok(text) = std::fs::read_to_string(out.join(FILE)) else { return Ok(None) };
-        let Ok(found) = serde_json::from_str::<Unfinished>(&text) else {
-            return Err("another version left it".into());
-        };
+        let Some(text) = read(out, FILE)? else { return Ok(None) };
+        let found: Unfinished = serde_json::from_slice(&text)
+            .map_err(|e| format!("its {FILE} is damaged or of another version: {e}"))?;
         if found.experiments != experiments {
             return Err("its experiments were others".into());
         }
         if found.programs != programs {
             return Err("its programs were others".into());
         }
-        let log = std::fs::read_to_string(out.join(SAMPLES)).unwrap_or_default();
-        // The last line of a run that was killed may be half a line.
-        let mut samples: Vec<Sample> =
-            log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let log = read(out, SAMPLES)?.unwrap_or_default();
+        // The last line of a run that was killed may be half a line, which may end within a character.
+        let mut samples: Vec<Sample> = log
+            .split(|byte| *byte == b'\n')
+            .filter_map(|line| serde_json::from_slice(line).ok())
+            .collect();
         let done = Done::of(&found.experiments, &samples);
         for sample in samples.iter_mut().filter(|s| s.is_valid() && !done.has(s)) {
             sample.problem = Some(STOPPED.into());
         }
         Ok(Some(Earlier { samples, done, provenance: found.provenance }))
+    }
+}
+
+/// What is in a file of `out`; none if there is no such file.
+fn read(out: &Path, name: &str) -> Result<Option<Vec<u8>>, String> {
+    match std::fs::read(out.join(name)) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(format!("its {name} cannot be read: {e}")),
     }
 }
 
@@ -154,7 +164,9 @@ mod tests {
     fn log(dir: &Path, samples: &[Sample]) {
         let lines: Vec<String> =
             samples.iter().map(|s| serde_json::to_string(s).unwrap()).collect();
-        std::fs::write(dir.join(SAMPLES), lines.join("\n") + "\n{\"experiment\": \"thr").unwrap();
+        // The last is cut within a character.
+        let cut = [lines.join("\n").as_bytes(), b"\n{\"case\": \"Gr\xc3"].concat();
+        std::fs::write(dir.join(SAMPLES), cut).unwrap();
     }
 
     #[test]
@@ -220,5 +232,17 @@ mod tests {
         assert!(find(&others, "p").unwrap_err().contains("experiments"));
         Unfinished::remove(dir.path());
         assert!(find(&result.experiments, "p").unwrap().is_none());
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let result = testdata::result();
+        let find = || Unfinished::find(dir.path(), &result.experiments, "p");
+        std::fs::write(dir.path().join(FILE), b"{\"experiments\": \"\xc3").unwrap();
+        assert!(find().unwrap_err().contains("damaged"));
+        Unfinished::remove(dir.path());
+        std::fs::create_dir(dir.path().join(FILE)).unwrap();
+        assert!(find().unwrap_err().contains("unfinished.json cannot be read"));
     }
 }
