@@ -2,7 +2,7 @@
 //! Runs experiments and leaves a directory with what came of them: `result.json`, `report.html`, and
 //! `samples.jsonl`, which is written while the run goes on.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -58,6 +58,12 @@ pub enum CampaignError {
     /// No window was measured.
     #[error("nothing was measured")]
     Nothing(#[source] Error),
+    /// Another run has the directory.
+    #[error(
+        "another run is writing to {}; wait until it ends, or choose another directory with --out",
+        .0.display()
+    )]
+    Busy(PathBuf),
     /// What was measured could not be kept.
     #[error(transparent)]
     Result(#[from] ResultError),
@@ -82,6 +88,7 @@ impl Campaign {
 
     /// Runs it on hosts that `boot` makes; one that was stopped goes on where it was.
     pub fn run_on(&self, boot: &Boot, progress: &Progress) -> Result<Finished, CampaignError> {
+        let _lock = self.lock()?;
         let experiments = self.experiments();
         let programs = resume::programs(&self.place.dist);
         let earlier = self.earlier(&experiments, &programs, progress);
@@ -135,6 +142,18 @@ impl Campaign {
             Unfinished::remove(&self.out);
         }
         Ok(Finished { result, result_path, report_path, ended_by })
+    }
+
+    /// Makes the directory for what it leaves, and keeps others out of it for as long as the file is open.
+    fn lock(&self) -> Result<File, CampaignError> {
+        let failed = |why| ResultError::Write { path: self.out.clone(), why };
+        std::fs::create_dir_all(&self.out).map_err(failed)?;
+        let dir = File::open(&self.out).map_err(failed)?;
+        match dir.try_lock() {
+            Err(TryLockError::WouldBlock) => Err(CampaignError::Busy(self.out.clone())),
+            // Some file systems have no locks, which is no reason not to measure.
+            Ok(()) | Err(TryLockError::Error(_)) => Ok(dir),
+        }
     }
 
     /// The experiments as they are run.
@@ -222,7 +241,6 @@ impl Log {
     fn create(out: &Path, unfinished: Unfinished, earlier: &[Sample]) -> Result<Self, ResultError> {
         let path = out.join("samples.jsonl");
         let failed = |why| ResultError::Write { path: path.clone(), why };
-        std::fs::create_dir_all(out).map_err(failed)?;
         let beside = path.with_extension("jsonl.new");
         let file = File::create(&beside).map_err(failed)?;
         let out = out.to_path_buf();
@@ -297,6 +315,7 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
 
     use super::*;
+    use crate::machine::Accel;
     use crate::testdata;
 
     fn unfinished(result: &RunResult) -> Unfinished {
@@ -305,6 +324,36 @@ mod tests {
             programs: "p".into(),
             provenance: result.provenance.clone(),
         }
+    }
+
+    fn campaign(out: &Path) -> Campaign {
+        Campaign {
+            experiments: testdata::result().experiments,
+            place: Place { accel: Accel::Here, dist: out.join("no-dist") },
+            options: Options::default(),
+            statistics: Settings::default(),
+            out: out.into(),
+            afresh: false,
+            version: "0".into(),
+            commit: None,
+        }
+    }
+
+    /// What a run comes to on a machine that cannot boot a host.
+    fn run(campaign: &Campaign) -> Result<Finished, CampaignError> {
+        let boot = |_: &Experiment| Err(Error::Unsupported("no host".into()));
+        campaign.run_on(&boot, &Progress::silent())
+    }
+
+    #[test]
+    fn one_run_at_a_time_writes_to_a_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let campaign = campaign(&dir.path().join("out"));
+        let lock = campaign.lock().unwrap();
+        let busy = run(&campaign).unwrap_err();
+        assert!(matches!(busy, CampaignError::Busy(_)), "{busy}");
+        drop(lock);
+        assert!(run(&campaign).unwrap_err().is_unsupported());
     }
 
     #[test]
