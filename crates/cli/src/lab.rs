@@ -187,7 +187,8 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         finished => finished?,
     };
     show(&finished, args.json)?;
-    let failed = finished.ended_by.is_some() || args.check && !as_expected(&finished.result);
+    let is_whole = finished.ended_by.is_none() && finished.log_error.is_none();
+    let failed = !is_whole || args.check && !as_expected(&finished.result);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -223,6 +224,9 @@ fn show(finished: &Finished, json: bool) -> anyhow::Result<()> {
     }
     if let Some(error) = &finished.ended_by {
         eprintln!("holdfast: the run ended early: {error}");
+    }
+    if let Some(error) = &finished.log_error {
+        eprintln!("holdfast: {error}");
     }
     Ok(())
 }

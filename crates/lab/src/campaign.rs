@@ -3,7 +3,7 @@
 //! `samples.jsonl`, which is written while the run goes on.
 
 use std::fs::{File, TryLockError};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -50,6 +50,8 @@ pub struct Finished {
     pub report_path: PathBuf,
     /// Why it ended early, if it did.
     pub ended_by: Option<Error>,
+    /// Why `samples.jsonl`, or what lets a later run go on with it, could not be written, if it could not.
+    pub log_error: Option<ResultError>,
 }
 
 /// Why a campaign left nothing.
@@ -120,9 +122,6 @@ impl Campaign {
                 break;
             }
         }
-        if let Some(error) = log_error {
-            return Err(error.into());
-        }
         if !samples.iter().any(|s: &Sample| s.after.is_some())
             && let Some(error) = ended_by
         {
@@ -141,7 +140,7 @@ impl Campaign {
         if ended_by.is_none() {
             Unfinished::remove(&self.out);
         }
-        Ok(Finished { result, result_path, report_path, ended_by })
+        Ok(Finished { result, result_path, report_path, ended_by, log_error })
     }
 
     /// Makes the directory for what it leaves, and keeps others out of it for as long as the file is open.
@@ -235,6 +234,8 @@ struct Log {
     /// Where lines go until there is one: a run that measures nothing leaves an earlier run's alone.
     beside: Option<PathBuf>,
     file: File,
+    /// What is not in the file yet: a disk that was full may have room by the next window.
+    unwritten: Vec<u8>,
 }
 
 impl Log {
@@ -244,7 +245,8 @@ impl Log {
         let beside = path.with_extension("jsonl.new");
         let file = File::create(&beside).map_err(failed)?;
         let out = out.to_path_buf();
-        let mut log = Log { out, path, unfinished, beside: Some(beside), file };
+        let unwritten = Vec::new();
+        let mut log = Log { out, path, unfinished, beside: Some(beside), file, unwritten };
         if !earlier.is_empty() {
             log.copy(earlier).map_err(|why| ResultError::Write { path: log.path.clone(), why })?;
             log.take_over()?;
@@ -261,7 +263,8 @@ impl Log {
 
     fn append(&mut self, sample: &Sample) -> Result<(), ResultError> {
         let failed = |why| ResultError::Write { path: self.path.clone(), why };
-        self.file.write_all(&line(sample).map_err(failed)?).map_err(failed)?;
+        self.unwritten.extend(line(sample).map_err(failed)?);
+        write_out(&mut self.file, &mut self.unwritten).map_err(failed)?;
         self.take_over()
     }
 
@@ -291,6 +294,20 @@ impl Drop for Log {
     }
 }
 
+/// Writes `bytes` and drops what was written, so that the next try goes on where one failed, within a
+/// line, too.
+fn write_out(file: &mut File, bytes: &mut Vec<u8>) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        match file.write(bytes) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(n) => drop(bytes.drain(..n)),
+            Err(e) if e.kind() == ErrorKind::Interrupted => (),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
 fn line(sample: &Sample) -> std::io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(sample)?;
     line.push(b'\n');
@@ -312,7 +329,9 @@ fn machine_facts() -> MachineFacts {
 mod tests {
     use std::ffi::CString;
     use std::io::Read;
+    use std::os::fd::OwnedFd;
     use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::net::UnixStream;
 
     use super::*;
     use crate::machine::Accel;
@@ -382,5 +401,52 @@ mod tests {
         let found = Unfinished::find(dir.path(), &result.experiments, "p").unwrap().unwrap();
         assert_eq!(found.samples.len(), result.samples.len());
         assert_eq!(found.samples[0].start_s, result.samples[1].start_s);
+    }
+
+    #[test]
+    fn a_line_that_is_cut_by_a_full_disk_is_completed() {
+        let dir = tempfile::tempdir().unwrap();
+        let result = testdata::result();
+        let mut log = Log::create(dir.path(), unfinished(&result), &result.samples[..1]).unwrap();
+        // A disk that is full within the line, and has room again once somebody has read.
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        log.file = File::from(OwnedFd::from(ours));
+        let mut long = result.samples[0].clone();
+        long.problem = Some("x".repeat(300_000));
+        log.append(&long).unwrap_err();
+        let mut logged = Vec::new();
+        theirs.read_to_end(&mut logged).unwrap_err();
+        assert!(!logged.is_empty() && !logged.contains(&b'\n'), "it was cut");
+        for sample in &result.samples[1..3] {
+            let _ = log.append(sample);
+            theirs.read_to_end(&mut logged).unwrap_err();
+        }
+        let lines = logged.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let samples: Vec<Sample> =
+            lines.map(|line| serde_json::from_slice(line).unwrap()).collect();
+        assert_eq!(samples, [&[long], &result.samples[1..3]].concat());
+    }
+
+    #[test]
+    fn what_was_measured_is_a_result_though_the_log_cannot_be_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let result = testdata::result();
+        let campaign = campaign(dir.path());
+        let programs = resume::programs(&campaign.place.dist);
+        let earlier = Unfinished { programs, ..unfinished(&result) };
+        drop(Log::create(dir.path(), earlier, &result.samples).unwrap());
+        let boot = |_: &Experiment| {
+            // Nothing can be written over it.
+            let _ = std::fs::create_dir(dir.path().join("unfinished.json.new"));
+            Err(Error::Unsupported("no host".into()))
+        };
+        let finished = campaign.run_on(&boot, &Progress::silent()).unwrap();
+        let error = finished.log_error.expect("it could not be written");
+        assert!(error.to_string().contains("unfinished.json"), "{error}");
+        let kept = RunResult::read(&finished.result_path).unwrap();
+        assert!(kept.samples.len() >= result.samples.len());
+        assert!(finished.report_path.is_file());
     }
 }
