@@ -28,7 +28,14 @@ fn changed_result(dir: &Path, change: impl FnOnce(&mut Value)) -> String {
 #[test]
 fn a_result_that_was_edited_is_refused_and_not_drawn() {
     type Change = fn(&mut Value);
-    let changes: [(Change, &str); 7] = [
+    let changes: [(Change, &str); 8] = [
+        (
+            |r| {
+                let twice = [&r["experiments"][0], &r["experiments"][0]];
+                r["experiments"] = json!(twice);
+            },
+            "are called",
+        ),
         (|r| r["experiments"][0]["contenders"] = json!([]), "contenders"),
         (|r| r["experiments"][0]["cases"][0]["guest"] = json!("nobody"), "cases[0].guest"),
         (|r| r["experiments"][0]["cases"][0]["name"] = json!("other"), "samples[0]"),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::analysis;
 use crate::error::{Error, Result};
-use crate::experiment::Experiment;
+use crate::experiment::{self, Experiment};
 use crate::progress::Progress;
 use crate::report::html;
 use crate::result::{MachineFacts, Provenance, ResultError, RunResult};
@@ -60,6 +60,9 @@ pub enum CampaignError {
     /// No window was measured.
     #[error("nothing was measured")]
     Nothing(#[source] Error),
+    /// Windows are told apart by the names of their experiments.
+    #[error("two experiments are called \"{0}\"; give each another name, and name each once")]
+    Namesakes(String),
     /// Another run has the directory.
     #[error(
         "another run is writing to {}; wait until it ends, or choose another directory with --out",
@@ -90,8 +93,11 @@ impl Campaign {
 
     /// Runs it on hosts that `boot` makes; one that was stopped goes on where it was.
     pub fn run_on(&self, boot: &Boot, progress: &Progress) -> Result<Finished, CampaignError> {
-        let _lock = self.lock()?;
         let experiments = self.experiments();
+        if let Some(name) = experiment::namesakes(&experiments) {
+            return Err(CampaignError::Namesakes(name.into()));
+        }
+        let _lock = self.lock()?;
         let programs = resume::programs(&self.place.dist);
         let earlier = self.earlier(&experiments, &programs, progress);
         let began = began(&earlier.samples);
@@ -373,6 +379,16 @@ mod tests {
         assert!(matches!(busy, CampaignError::Busy(_)), "{busy}");
         drop(lock);
         assert!(run(&campaign).unwrap_err().is_unsupported());
+    }
+
+    #[test]
+    fn two_experiments_of_one_name_are_refused_before_anything_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut campaign = campaign(&dir.path().join("out"));
+        campaign.experiments.extend(testdata::result().experiments);
+        let refused = run(&campaign).unwrap_err();
+        assert!(matches!(refused, CampaignError::Namesakes(_)), "{refused}");
+        assert!(refused.to_string().contains("\"three-ways\"") && !campaign.out.exists());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::experiment::{Experiment, Figure};
+use crate::experiment::{self, Experiment, Figure};
 use crate::metric::Metric;
 use crate::sample::Sample;
 use crate::stats::{self, Settings};
@@ -262,6 +262,9 @@ impl RunResult {
     /// What does not fit together in a result that somebody else may have written: what the types
     /// cannot see, and what reports could not draw.
     fn check(&self) -> Result<(), String> {
+        if let Some(name) = experiment::namesakes(&self.experiments) {
+            return Err(format!("two of its experiments are called \"{name}\""));
+        }
         for experiment in &self.experiments {
             if let Some(problem) = experiment.problems().first() {
                 return Err(format!("its experiment \"{}\": {problem}", experiment.name));

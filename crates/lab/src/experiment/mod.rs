@@ -8,7 +8,7 @@ mod case;
 mod check;
 mod expect;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -312,6 +312,12 @@ impl Contender {
         let scheduler = self.schedules().then_some(&*self.command);
         scheduler.into_iter().chain(self.programs.iter().map(|program| &**program))
     }
+}
+
+/// A name that more than one of them has.
+pub(crate) fn namesakes(experiments: &[Experiment]) -> Option<&str> {
+    let mut seen = BTreeSet::new();
+    experiments.iter().map(|e| e.name.as_str()).find(|name| !seen.insert(*name))
 }
 
 /// A file, and what reading it gave.
