@@ -2,6 +2,8 @@
 //! `holdfast lab`.
 
 use std::fmt::Display;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -254,6 +256,9 @@ fn dist_of_this_program() -> anyhow::Result<PathBuf> {
 }
 
 fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
+    if let Some(page) = &args.html {
+        ensure_no_measurement(page, &args.result)?;
+    }
     let stored = RunResult::read(&args.result)?;
     let verdicts = stored.expectations.clone();
     // What is shown and checked follows from the windows, not from what was written beside them.
@@ -271,6 +276,22 @@ fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     }
     let failed = args.check && !as_expected(&result);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// A page is made again from what was measured, not the other way round.
+fn ensure_no_measurement(page: &Path, result: &Path) -> anyhow::Result<()> {
+    let is_page = |file: &Path| match (fs::metadata(page), fs::metadata(file)) {
+        (Ok(a), Ok(b)) => b.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        _ => false,
+    };
+    let dir = if result.is_dir() { result } else { result.parent().unwrap_or(result) };
+    let beside = ["result.json", "samples.jsonl", "unfinished.json"].map(|name| dir.join(name));
+    anyhow::ensure!(
+        !is_page(result) && !beside.iter().any(|file| is_page(file)),
+        "cannot write the page to {}: that is the measurement; name another file",
+        page.display()
+    );
+    Ok(())
 }
 
 fn fetch_packages(args: &FetchArgs) -> anyhow::Result<ExitCode> {

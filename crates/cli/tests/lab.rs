@@ -96,6 +96,34 @@ fn a_reader_that_leaves_is_no_failure_and_a_full_disk_is_one() {
 }
 
 #[test]
+fn a_page_takes_the_place_of_an_older_page_and_of_no_measurement() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = changed_result(dir.path(), |_| ());
+    let in_dir = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+    let measured = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(in_dir("samples.jsonl"), "windows").unwrap();
+    std::os::unix::fs::symlink(&path, in_dir("link")).unwrap();
+    for result in [&path, dir.path().to_str().unwrap()] {
+        for page in [&path, &in_dir("samples.jsonl"), &in_dir("link")] {
+            let output = holdfast(&["lab", "report", result, "--html", page]);
+            let said = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{page}: {said}");
+            assert!(said.contains("the measurement") && said.contains(page), "{said}");
+        }
+    }
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), measured);
+    assert_eq!(std::fs::read_to_string(in_dir("samples.jsonl")).unwrap(), "windows");
+
+    let page = in_dir("page.html");
+    std::fs::write(&page, "an older page").unwrap();
+    assert!(holdfast(&["lab", "report", &path, "--html", &page]).status.success());
+    assert!(std::fs::read_to_string(&page).unwrap().contains("</html>"));
+    assert!(!Path::new(&in_dir("page.html.new")).exists());
+    let output = holdfast(&["lab", "report", &path, "--html", "/dev/stdout"]);
+    assert!(output.status.success() && text(&output.stdout).contains("</html>"), "{output:?}");
+}
+
+#[test]
 fn the_list_goes_on_after_an_experiment_that_is_broken() {
     let dir = tempfile::tempdir().unwrap();
     let good = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/smoke.toml");

@@ -305,9 +305,7 @@ impl RunResult {
         let failed = |why| ResultError::Write { path: path.into(), why };
         let mut text = serde_json::to_vec_pretty(self).map_err(|e| failed(e.into()))?;
         text.push(b'\n');
-        let beside = path.with_extension("json.new");
-        std::fs::write(&beside, text).map_err(failed)?;
-        std::fs::rename(&beside, path).map_err(failed)
+        write_whole(path, &text).map_err(failed)
     }
 
     /// Windows that do not count.
@@ -360,6 +358,19 @@ impl RunResult {
                 && s.metric == metric
         })
     }
+}
+
+/// Writes `path` whole or not at all, so that a full disk does not leave half of it in the place of an
+/// older one.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let written = std::fs::write(&beside, bytes).and_then(|()| std::fs::rename(&beside, path));
+    if written.is_err() {
+        // What there is of it may be what fills the disk.
+        let _ = std::fs::remove_file(&beside);
+    }
+    written
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::experiment::Experiment;
-use crate::result::{Provenance, ResultError};
+use crate::result::{Provenance, ResultError, write_whole};
 use crate::runner::{ATTEMPTS, NOT_TRIED};
 use crate::sample::Sample;
 
@@ -37,9 +37,7 @@ impl Unfinished {
         let path = out.join(FILE);
         let failed = |why| ResultError::Write { path: path.clone(), why };
         let text = serde_json::to_vec(self).map_err(|e| failed(e.into()))?;
-        let beside = path.with_extension("json.new");
-        std::fs::write(&beside, text).map_err(failed)?;
-        std::fs::rename(&beside, &path).map_err(failed)
+        write_whole(&path, &text).map_err(failed)
     }
 
     /// The run in `out` is over.

@@ -10,7 +10,7 @@ use crate::report::format::{figure, optional, ratio};
 use crate::report::svg::NR_SERIES;
 use crate::report::view::Deeds;
 use crate::report::{plots, sources, view};
-use crate::result::{Comparison, ResultError, RunResult, Verdict};
+use crate::result::{Comparison, ResultError, RunResult, Verdict, write_whole};
 
 const STYLE: &str = include_str!("report.css");
 
@@ -22,10 +22,14 @@ pub fn render(result: &RunResult) -> String {
     out
 }
 
-/// Writes the page to `path`.
+/// Writes the page to `path`; a file that is there stays until the page is whole.
 pub fn write(result: &RunResult, path: &Path) -> Result<(), ResultError> {
-    std::fs::write(path, render(result))
-        .map_err(|why| ResultError::Write { path: path.into(), why })
+    let page = render(result);
+    // A device, or a link to wherever standard output goes, is not for replacing.
+    let is_file = path.symlink_metadata().map_or(true, |found| found.is_file());
+    let written =
+        if is_file { write_whole(path, page.as_bytes()) } else { std::fs::write(path, page) };
+    written.map_err(|why| ResultError::Write { path: path.into(), why })
 }
 
 /// Text as it may stand in an element or an attribute.

@@ -130,3 +130,15 @@ fn huge_figures_break_no_line() {
         assert!(line.chars().count() < 100, "{line}");
     }
 }
+
+#[test]
+fn an_older_page_stays_where_the_new_one_cannot_be_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("report.html");
+    std::fs::write(&path, "an older page").unwrap();
+    // A full disk, as far as what is beside it goes.
+    std::os::unix::fs::symlink("/dev/full", dir.path().join("report.html.new")).unwrap();
+    html::write(&testdata::result(), &path).unwrap_err();
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "an older page");
+    assert!(!dir.path().join("report.html.new").exists());
+}
