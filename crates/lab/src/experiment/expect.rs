@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::metric::Metric;
 
+/// More expectations than anybody reads the verdicts of; lists multiply quickly.
+const MAX_EXPECTATIONS: usize = 10_000;
+
 /// Which figure an expectation is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -105,10 +108,23 @@ struct Written {
 /// Reads expectations, one for each combination that is written.
 pub(super) fn expand<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Expectation>, D::Error> {
     let written = Vec::<Written>::deserialize(d)?;
+    let nr = written.iter().map(Written::nr).fold(0, usize::saturating_add);
+    if nr > MAX_EXPECTATIONS {
+        return Err(D::Error::custom(format!(
+            "these are {nr} expectations, one for each combination; write at most {MAX_EXPECTATIONS}"
+        )));
+    }
     Ok(written.iter().flat_map(Written::all).collect())
 }
 
 impl Written {
+    /// How many [`Written::all`] are.
+    fn nr(&self) -> usize {
+        let lists =
+            [self.case.len(), self.contender.len(), self.metric.len(), self.over.len().max(1)];
+        lists.into_iter().fold(1, usize::saturating_mul)
+    }
+
     fn all(&self) -> Vec<Expectation> {
         let over: Vec<Option<&String>> = match self.over.as_slice() {
             [] => vec![None],

@@ -339,7 +339,9 @@ impl Experiment {
             let path = entry.map_err(failed)?.path();
             // Figures that a source published are beside the experiment they are compared with.
             let is_figures = path.to_string_lossy().ends_with(".published.toml");
-            if path.extension().is_some_and(|e| e == "toml") && !is_figures {
+            // Reading a pipe would wait for whoever writes to it.
+            let is_other = path.metadata().is_ok_and(|found| !found.is_file());
+            if path.extension().is_some_and(|e| e == "toml") && !is_figures && !is_other {
                 paths.push(path);
             }
         }

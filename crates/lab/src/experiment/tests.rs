@@ -256,3 +256,36 @@ fn every_experiment_that_is_shipped_is_sound() {
         assert!(names.iter().any(|n| n == name), "{name} is missing");
     }
 }
+
+#[test]
+fn lists_that_multiply_to_too_many_expectations_are_refused_before_they_are_multiplied() {
+    let names = |n: usize| format!("[{}]", vec!["\"lock\""; n].join(", "));
+    let of = |n: usize, metrics: usize| {
+        let metrics = vec!["\"op_p50_us\""; metrics].join(", ");
+        let names = names(n);
+        parse(&format!(
+            "{GOOD}[[expect]]\ncase = {names}\ncontender = {names}\nover = {names}\n\
+             metric = [{metrics}]\nmin = 1.0\n"
+        ))
+        .unwrap_err()
+        .to_string()
+    };
+    assert!(of(4000, 4000).contains("256000000000000 expectations"));
+    // These are few enough to be told what is wrong with them.
+    assert!(of(2, 1).contains("there is no contender \"lock\""));
+}
+
+#[test]
+fn a_list_has_files_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    std::fs::write(path("good.toml"), GOOD).unwrap();
+    std::fs::create_dir(path("dir.toml")).unwrap();
+    let pipe = std::ffi::CString::new(path("pipe.toml").to_str().unwrap()).unwrap();
+    // SAFETY: a plain system call with a string that is terminated.
+    assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
+    // A pipe would have been waited for without end.
+    let listed = Experiment::list(dir.path()).unwrap();
+    let paths: Vec<_> = listed.iter().map(|(path, _)| path.clone()).collect();
+    assert_eq!(paths, [path("good.toml")]);
+}
