@@ -77,9 +77,9 @@ fn difference(old: &Vm, new: &Vm, class: Class) -> Preempted {
         let grown = |field: fn(&Vcpu) -> &BTreeMap<String, u64>| {
             get(field(vcpu)).saturating_sub(was.map_or(0, |v| get(field(v))))
         };
-        sum.count += grown(|v| &v.preemptions);
-        sum.long += grown(|v| &v.offcpu_over_cap);
-        sum.offcpu_ns += grown(|v| &v.offcpu_ns);
+        sum.count = sum.count.saturating_add(grown(|v| &v.preemptions));
+        sum.long = sum.long.saturating_add(grown(|v| &v.offcpu_over_cap));
+        sum.offcpu_ns = sum.offcpu_ns.saturating_add(grown(|v| &v.offcpu_ns));
     }
     sum
 }

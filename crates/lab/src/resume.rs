@@ -103,7 +103,7 @@ impl Done {
     fn of(experiments: &[Experiment], samples: &[Sample]) -> Done {
         let settled: BTreeSet<(&str, &str, &str, u32)> = samples
             .iter()
-            .filter(|s| s.is_valid() || s.attempt + 1 >= ATTEMPTS || is_given_up(s))
+            .filter(|s| s.is_valid() || s.attempt.saturating_add(1) >= ATTEMPTS || is_given_up(s))
             .map(|s| (s.experiment.as_str(), s.case.as_str(), s.contender.as_str(), s.round))
             .collect();
         let mut done = BTreeSet::new();
@@ -207,6 +207,8 @@ mod tests {
         again.attempt = ATTEMPTS - 1;
         result.samples.push(again);
         assert!(has(&result.samples), "it was tried as often as windows are");
+        result.samples.last_mut().unwrap().attempt = u32::MAX;
+        assert!(has(&result.samples), "or more often, if somebody else says so");
     }
 
     #[test]

@@ -283,6 +283,11 @@ enum Owner {
     Hogs,
 }
 
+/// How many are in a histogram. In floating point: the sum of what somebody else wrote may be too large.
+pub(crate) fn total(hist: &[u64]) -> f64 {
+    hist.iter().map(|n| *n as f64).sum()
+}
+
 /// What was counted between two histograms.
 fn difference(before: &[u64], after: &[u64]) -> Vec<u64> {
     after.iter().zip(before).map(|(a, b)| a.saturating_sub(*b)).collect()
@@ -321,11 +326,11 @@ fn throughput(before: &Counters, after: &Counters) -> Option<f64> {
 /// The value below which `part` of the operations lie; between the two ends of a bucket the
 /// operations count as evenly spread on the logarithmic scale.
 pub fn percentile_ns(hist: &[u64], part: f64) -> Option<f64> {
-    let total: u64 = hist.iter().sum();
-    if total == 0 {
+    let total = total(hist);
+    if total == 0.0 {
         return None;
     }
-    let wanted = part * total as f64;
+    let wanted = part * total;
     let mut below = 0.0;
     for (i, &count) in hist.iter().enumerate() {
         let within = wanted - below;

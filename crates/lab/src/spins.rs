@@ -50,17 +50,19 @@ impl SpinWaits {
             if line.lost_events > 0 {
                 return None;
             }
-            sum.interval_ns += line.interval_ns;
-            sum.total_ns += lock.total_ns;
+            // A guest may print any numbers.
+            sum.interval_ns = sum.interval_ns.saturating_add(line.interval_ns);
+            sum.total_ns = sum.total_ns.saturating_add(lock.total_ns);
             sum.hist.resize(sum.hist.len().max(lock.hist.len()), 0);
-            sum.hist.iter_mut().zip(lock.hist).for_each(|(sum, n)| *sum += n);
+            let both = sum.hist.iter_mut().zip(lock.hist);
+            both.for_each(|(sum, n)| *sum = sum.saturating_add(n));
         }
         (sum.interval_ns > 0).then_some(sum)
     }
 
     /// Waits that only a vCPU that did not run explains.
     pub fn long(&self) -> u64 {
-        self.hist.iter().skip(LONG_SLOT).sum()
+        self.hist.iter().skip(LONG_SLOT).fold(0, |sum, n| sum.saturating_add(*n))
     }
 }
 

@@ -13,7 +13,7 @@ use crate::experiment::{Case, Experiment};
 use crate::metric::{Class, Metric};
 use crate::report::format;
 use crate::result::RunResult;
-use crate::sample::Sample;
+use crate::sample::{self, Sample};
 
 pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 pub(super) type Chart<'a, 'b> =
@@ -250,7 +250,10 @@ pub(super) fn shares(result: &RunResult, experiment: &Experiment) -> String {
 pub(super) fn latencies(result: &RunResult, e: &Experiment, case: &Case) -> Option<String> {
     let mut sums = vec![vec![0u64; 64]; e.contenders.len()];
     for (i, sample) in of(result, e, case) {
-        sums[i].iter_mut().zip(sample.histogram()).for_each(|(sum, n)| *sum += n);
+        sums[i]
+            .iter_mut()
+            .zip(sample.histogram())
+            .for_each(|(sum, n)| *sum = sum.saturating_add(n));
     }
     let used = |bucket: &usize| sums.iter().any(|h| h[*bucket] > 0);
     let first = (0..64).find(used)?;
@@ -258,8 +261,7 @@ pub(super) fn latencies(result: &RunResult, e: &Experiment, case: &Case) -> Opti
     // log10 of the part of all operations; one in ten million is drawn at the bottom.
     let floor = -7.0;
     let part = |h: &[u64], b: usize| {
-        let total: u64 = h.iter().sum();
-        if h[b] == 0 { floor } else { (h[b] as f64 / total as f64).log10().max(floor) }
+        if h[b] == 0 { floor } else { (h[b] as f64 / sample::total(h)).log10().max(floor) }
     };
     let drawn = plot(&format!("{}: operation times", case.name), 260, |area| {
         let mut chart = chart(

@@ -87,8 +87,9 @@ pub(super) fn spin_waits(result: &RunResult, e: &Experiment, case: &Case) -> Opt
         let is_mine = sample.experiment == e.name && sample.case == case.name && sample.is_valid();
         let contender = e.contenders.iter().position(|c| c.name == sample.contender);
         let (true, Some(i), Some(spins)) = (is_mine, contender, &sample.spins) else { continue };
-        sums[i].0 += spins.interval_ns;
-        sums[i].1.iter_mut().zip(&spins.hist).for_each(|(sum, n)| *sum += n);
+        let (interval_ns, hist) = &mut sums[i];
+        *interval_ns = interval_ns.saturating_add(spins.interval_ns);
+        hist.iter_mut().zip(&spins.hist).for_each(|(sum, n)| *sum = sum.saturating_add(*n));
     }
     let rate = |(ns, hist): &(u64, [u64; 64]), slot: usize| {
         let per_second = hist[slot] as f64 * 1e9 / (*ns).max(1) as f64;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-use super::{html, terminal};
+use super::{html, source_plots, terminal};
 use crate::metric::Metric;
-use crate::testdata;
+use crate::spins::SpinWaits;
+use crate::{analysis, testdata};
 
 #[test]
 fn the_terminal_report_fits_a_terminal() {
@@ -141,4 +142,29 @@ fn an_older_page_stays_where_the_new_one_cannot_be_written() {
     html::write(&testdata::result(), &path).unwrap_err();
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "an older page");
     assert!(!dir.path().join("report.html.new").exists());
+}
+
+#[test]
+fn counters_of_any_size_are_drawn() {
+    let mut result = testdata::result();
+    let case = result.experiments[0].cases[0].clone();
+    for sample in &mut result.samples {
+        sample.attempt = u32::MAX;
+        sample.spins =
+            Some(SpinWaits { interval_ns: u64::MAX, total_ns: u64::MAX, hist: vec![u64::MAX; 64] });
+        let Some(after) = &mut sample.after else { continue };
+        after.workload.hist.fill(u64::MAX);
+        let observer = after.observer.as_mut().unwrap();
+        let vcpus = observer["vms"][0]["vcpus"].as_array_mut().unwrap();
+        for counters in ["preemptions", "offcpu_ns", "offcpu_over_cap"] {
+            vcpus[0][counters]["holder"] = u64::MAX.into();
+        }
+        let another = vcpus[0].clone();
+        vcpus.push(another);
+    }
+    let result = analysis::again(result);
+    assert!(terminal::render(&result).contains("holdfast"));
+    assert!(html::render(&result).contains("</html>"));
+    let experiment = &result.experiments[0];
+    assert!(source_plots::spin_waits(&result, experiment, &case).is_some());
 }
