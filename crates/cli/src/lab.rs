@@ -3,6 +3,7 @@
 
 use std::fmt::Display;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,7 +20,7 @@ use holdfast_lab::runner::{Options, Place};
 use holdfast_lab::stats::Settings;
 use holdfast_lab::{analysis, builtin, fetch, interrupt};
 
-use crate::{SKIPPED, print};
+use crate::{SKIPPED, complain, print};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -183,7 +184,7 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     interrupt::install();
     let finished = match campaign.run(&Progress::stderr()) {
         Err(e) if e.is_unsupported() => {
-            eprintln!("holdfast: skipped: {:#}", anyhow::Error::from(e));
+            complain(format_args!("skipped: {:#}", anyhow::Error::from(e)));
             return Ok(ExitCode::from(SKIPPED));
         }
         finished => finished?,
@@ -220,15 +221,16 @@ fn show(finished: &Finished, json: bool) -> anyhow::Result<()> {
     );
     if json {
         print(&format!("{}\n", serde_json::to_string(&finished.result)?))?;
-        eprintln!("{places}");
+        // Nobody has to be there to read it.
+        let _ = writeln!(std::io::stderr(), "{places}");
     } else {
         print(&format!("{}\n{places}\n", terminal::render(&finished.result)))?;
     }
     if let Some(error) = &finished.ended_by {
-        eprintln!("holdfast: the run ended early: {error}");
+        complain(format_args!("the run ended early: {error}"));
     }
     if let Some(error) = &finished.log_error {
-        eprintln!("holdfast: {error}");
+        complain(error);
     }
     Ok(())
 }
@@ -236,13 +238,11 @@ fn show(finished: &Finished, json: bool) -> anyhow::Result<()> {
 /// Whether a result shows all that its experiments expect, which have to expect something.
 fn as_expected(result: &RunResult) -> bool {
     if result.expectations.is_empty() {
-        eprintln!("holdfast: nothing to check: these experiments and cases expect nothing");
+        complain("nothing to check: these experiments and cases expect nothing");
         return false;
     }
     if result.partial {
-        eprintln!(
-            "holdfast: nothing is shown by a run that ended before all windows were measured"
-        );
+        complain("nothing is shown by a run that ended before all windows were measured");
         return false;
     }
     result.expectations.iter().all(|verdict| verdict.met)
@@ -264,10 +264,10 @@ fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     // What is shown and checked follows from the windows, not from what was written beside them.
     let result = analysis::again(stored);
     if result.expectations != verdicts {
-        eprintln!(
-            "holdfast: the verdicts in {} do not follow from its windows; shown are those that do",
+        complain(format_args!(
+            "the verdicts in {} do not follow from its windows; shown are those that do",
             args.result.display()
-        );
+        ));
     }
     print(&terminal::render(&result))?;
     if let Some(path) = &args.html {
@@ -322,7 +322,7 @@ fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
             Ok(e) => print_listed(path.display(), &e)?,
             // One that is broken does not hide the others.
             Err(e) => {
-                eprintln!("holdfast: {e}");
+                complain(e);
                 code = ExitCode::FAILURE;
             }
         }

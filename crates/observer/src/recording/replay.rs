@@ -123,7 +123,7 @@ fn file_behind(path: &Path) -> Option<PathBuf> {
             Ok(target) => path = dir.join(target),
             Err(_) => {
                 let is_file = fs::metadata(&path).map(|there| there.is_file());
-                return is_file.map_or_else(|e| e.kind() == NotFound, |is| is).then_some(path);
+                return is_file.unwrap_or_else(|e| e.kind() == NotFound).then_some(path);
             }
         }
     }
