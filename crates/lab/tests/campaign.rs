@@ -41,6 +41,9 @@ fn leaves_a_result_when_whole_and_when_interrupted() {
     campaign.out = dir.path().join("interrupted");
     campaign.options.rounds = Some(500);
     let log = campaign.out.join("samples.jsonl");
+    // Who runs the tests in the background has it ignored, and so it would stay.
+    // SAFETY: a plain system call; there is no handler yet.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
     interrupt::install();
     let watcher = std::thread::spawn({
         let log = log.clone();
