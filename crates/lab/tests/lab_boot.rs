@@ -288,6 +288,9 @@ fn pauses_that_exit(machine: &Machine) -> u64 {
 #[test]
 #[ignore = "started by nothing_is_left_of_a_lab_that_is_interrupted_or_killed"]
 fn boots_and_waits() {
+    // Who runs the tests in the background has it ignored, and so it would stay.
+    // SAFETY: a plain system call; there is no handler yet.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
     interrupt::install();
     let spec = MachineSpec { accel: Accel::Tcg, ..spec() };
     let outcome = Machine::boot(&spec, &Progress::stderr()).and_then(|machine| {
