@@ -43,6 +43,7 @@ struct task_ctx {
 	u64 vtime;
 	u64 charged_ns;	     /* of its CPU time: how much of it vtime is charged for */
 	u64 unearned_ns;     /* ran since its VM was last credited for it */
+	u64 ungrouped_ns;    /* ran since its groups were last charged for it */
 	u64 stopped_at;	     /* when it was preempted, if it is in its VM's list */
 	u64 queue;	     /* the queue it is in, if @queued */
 	u64 group;	     /* cgroup that it counts in while runnable; 0: none */

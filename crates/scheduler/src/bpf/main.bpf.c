@@ -148,7 +148,7 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 
-	place(tctx, woken);
+	place_among_others(tctx, woken);
 	key = hf_queue_key(tctx->vtime, resume_first_enabled ? tctx->class : HF_UNKNOWN, woken,
 			   tctx->weight, &params);
 	if (key != tctx->vtime)
@@ -211,7 +211,7 @@ static void next_turn(struct task_struct *p, struct task_ctx *tctx, struct cpu_c
 	if (alone)
 		forgive(tctx);
 	else
-		place(tctx, false);
+		place_among_others(tctx, false);
 	cctx->curr_vtime = tctx->vtime;
 	scx_bpf_task_set_slice(p, params.slice_ns);
 }

@@ -18,12 +18,19 @@ static void time_passes(u64 least)
 /* Gives a task that becomes runnable, or runs, its place; @slept: it did not want to run. */
 static void place(struct task_ctx *tctx, bool slept)
 {
-	u64 vtime = hf_place(tctx->vtime, READ_ONCE(vtime_now), tctx->weight, slept, &params);
-
-	if (tctx->group)
-		vtime = place_in_groups(vtime, tctx->group, tctx->weight, slept);
-	tctx->vtime = vtime;
+	tctx->vtime = hf_place(tctx->vtime, READ_ONCE(vtime_now), tctx->weight, slept, &params);
 }
+
+/* The same where others may wait for that CPU. Where nobody does, groups need not be asked. */
+static void place_among_others(struct task_ctx *tctx, bool slept)
+{
+	place(tctx, slept);
+	if (tctx->group)
+		tctx->vtime = place_in_groups(tctx->vtime, tctx->group, tctx->weight, slept);
+}
+
+/* Who switches often does not walk up its groups each time. */
+#define GROUP_CHARGES_PER_SLICE 8
 
 /*
  * Charges a running task for the time since it was last charged: what the kernel charges it
@@ -35,12 +42,17 @@ static void charge(const struct task_struct *p, struct task_ctx *tctx, struct cp
 	u64 ran_ns = p->se.sum_exec_runtime - tctx->charged_ns;
 
 	tctx->vtime = hf_charge(tctx->vtime, ran_ns, tctx->weight);
-	if (tctx->group && tctx->own_weight)
-		charge_groups(tctx->group, tctx->own_weight, tctx->weight, ran_ns);
 	tctx->charged_ns = p->se.sum_exec_runtime;
 	tctx->unearned_ns += ran_ns;
 	cctx->curr_vtime = tctx->vtime;
 	cctx->curr_charged_at = now;
+
+	tctx->ungrouped_ns += ran_ns;
+	if (tctx->ungrouped_ns < params.slice_ns / GROUP_CHARGES_PER_SLICE)
+		return;
+	if (tctx->group && tctx->own_weight)
+		charge_groups(tctx->group, tctx->own_weight, tctx->weight, tctx->ungrouped_ns);
+	tctx->ungrouped_ns = 0;
 }
 
 /* By how many slices the queue of another LLC may fall behind before it is helped. */
