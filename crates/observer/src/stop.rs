@@ -61,6 +61,23 @@ pub(crate) fn is_asked() -> bool {
     ASKED_NS.load(Ordering::Relaxed) != 0
 }
 
+/// Starts it ignoring these signals and no others, whatever those who run the tests ignore.
+#[cfg(test)]
+pub(crate) fn ignoring(command: &mut std::process::Command, ignored: &'static [libc::c_int]) {
+    use std::os::unix::process::CommandExt;
+
+    let before = || {
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            let to = if ignored.contains(&signal) { libc::SIG_IGN } else { libc::SIG_DFL };
+            // SAFETY: async-signal-safe, and no handler of ours.
+            unsafe { libc::signal(signal, to) };
+        }
+        Ok(())
+    };
+    // SAFETY: it does nothing but system calls.
+    unsafe { command.pre_exec(before) };
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader};
@@ -91,15 +108,14 @@ mod tests {
         std::thread::sleep(DEADLINE);
     }
 
-    fn start(before: &str) -> (Child, impl FnMut(&str)) {
-        let mut child = Command::new("sh")
-            .args(["-c", &format!("{before}\nexec \"$@\""), "sh"])
-            .arg(std::env::current_exe().unwrap())
+    fn start(ignored: &'static [c_int]) -> (Child, impl FnMut(&str)) {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
             .args(["--exact", "stop::tests::child", "--ignored", "--nocapture"])
             .env(CHILD, "1")
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stdout(Stdio::piped());
+        ignoring(&mut command, ignored);
+        let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let wait_for = move |line: &str| assert!(lines.any(|said| said.unwrap() == line), "{line}");
         (child, wait_for)
@@ -112,7 +128,7 @@ mod tests {
 
     #[test]
     fn what_is_ignored_stays_so() {
-        let (mut child, mut wait_for) = start("trap '' HUP INT");
+        let (mut child, mut wait_for) = start(&[libc::SIGHUP, libc::SIGINT]);
         wait_for("ready");
         send(&child, libc::SIGHUP);
         send(&child, libc::SIGINT);
@@ -128,7 +144,7 @@ mod tests {
     #[test]
     fn asked_again_it_ends_though_it_is_stuck() {
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-            let (mut child, mut wait_for) = start("trap - HUP INT TERM");
+            let (mut child, mut wait_for) = start(&[]);
             wait_for("ready");
             send(&child, signal);
             wait_for("asked: true");
@@ -141,7 +157,7 @@ mod tests {
 
     #[test]
     fn two_signals_that_come_together_are_one() {
-        let (mut child, mut wait_for) = start("trap - HUP INT TERM");
+        let (mut child, mut wait_for) = start(&[]);
         wait_for("ready");
         send(&child, libc::SIGTERM);
         send(&child, libc::SIGINT);

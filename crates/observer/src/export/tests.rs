@@ -18,6 +18,7 @@ use rustix::thread::{
 };
 
 use super::run;
+use crate::stop;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 const SCRAPE: &str = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
@@ -116,7 +117,9 @@ impl Server {
     }
 
     fn spawn(start_as: &str, collector: &str, limits: &str, address: &str) -> Self {
-        let mut process = Command::new("sh")
+        let mut command = Command::new("sh");
+        stop::ignoring(&mut command, &[]);
+        let mut process = command
             .args(["-c", &format!("{limits}\nexec \"$@\""), "sh"])
             .arg(env::current_exe().unwrap())
             .args(["--exact", "export::tests::server", "--ignored", "--nocapture"])
