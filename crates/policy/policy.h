@@ -310,6 +310,13 @@ HF_FN bool hf_vtime_before(u64 a, u64 b)
 	return (s64)(a - b) < 0;
 }
 
+HF_FN u64 hf_vtime_within(u64 vtime, u64 floor, u64 ceiling)
+{
+	if (hf_vtime_before(vtime, floor))
+		return floor;
+	return hf_vtime_before(ceiling, vtime) ? ceiling : vtime;
+}
+
 /* Weights as sched_ext has them, 100 for nice 0, in 1/1024: shares of groups are fractions. */
 #define HF_WEIGHT_SCALE 1024
 #define HF_WEIGHT_NICE0 (100 * HF_WEIGHT_SCALE)
@@ -369,9 +376,7 @@ HF_FN u64 hf_place(u64 vtime, u64 vtime_now, u32 weight, bool slept, const struc
 	u64 floor = vtime_now - hf_credit(weight, slept, prm);
 	u64 ceiling = vtime_now + hf_scale_by_weight(prm->slice_ns, HF_WEIGHT_MIN);
 
-	if (hf_vtime_before(vtime, floor))
-		return floor;
-	return hf_vtime_before(ceiling, vtime) ? ceiling : vtime;
+	return hf_vtime_within(vtime, floor, ceiling);
 }
 
 /*
@@ -390,9 +395,7 @@ HF_FN u64 hf_place_group(u64 served, u64 vtime_now, u32 weight, const struct hf_
 	u64 floor = vtime_now - hf_credit(weight, true, prm);
 	u64 ceiling = vtime_now + hf_scale_by_weight(prm->slice_ns * 2 * HF_GROUP_SLICES, weight);
 
-	if (hf_vtime_before(served, floor))
-		return floor;
-	return hf_vtime_before(ceiling, served) ? ceiling : served;
+	return hf_vtime_within(served, floor, ceiling);
 }
 
 /*
