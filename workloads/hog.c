@@ -11,9 +11,25 @@
  * The histogram shows how long 2^20 rounds of the loop took, preemptions
  * included, so it shows how long the hog was kept from running.
  */
+#include <errno.h>
+#include <sched.h>
+
 #include "common.h"
 
 #define ROUNDS (1u << 20)
+
+static const char *priority_text = "0";
+
+/* What it starts inherits it. */
+static void prepare(void)
+{
+	struct sched_param param = {
+		.sched_priority = number("real-time", priority_text, 0, 99),
+	};
+
+	if (param.sched_priority && sched_setscheduler(0, SCHED_FIFO, &param))
+		die(errno, "cannot become a real-time task");
+}
 
 static void work(unsigned int worker, struct counters_slot *slot)
 {
@@ -32,10 +48,17 @@ static void work(unsigned int worker, struct counters_slot *slot)
 
 int main(int argc, char **argv)
 {
+	static const struct workload_option options[] = {
+		{ "real-time", "N", "priority as a real-time task (SCHED_FIFO), 0: none",
+		  &priority_text },
+		{ 0 },
+	};
 	static const struct workload workload = {
 		.about = "Threads in an endless loop.",
 		.op = "2^20 rounds of the loop",
+		.options = options,
 		.threads = 1,
+		.prepare = prepare,
 		.work = work,
 	};
 

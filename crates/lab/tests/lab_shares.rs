@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Who gets how much of the host's CPUs under `scx_holdfast`, and how soon: weights of cgroups, tasks that
-//! move between them, tasks that may run on one CPU only, and who wakes beside tasks of little weight.
+//! move between them, tasks that may run on one CPU only, those whose CPU a real-time task takes, and who wakes
+//! beside tasks of little weight.
 //! Needs what `make build` builds, and either the network or packages in the cache; no root.
 
 use std::time::Duration;
@@ -123,6 +124,15 @@ fn shares_follow_groups() {
     }
     assert_shares("two of four pinned", &used(&machine, &names), &[50.0; 4]);
     kill(&machine, &names);
+
+    // Whoever runs where a real-time task comes goes on elsewhere, and does not wait for its end.
+    for name in &names[..2] {
+        hog(&machine, name, "", None);
+    }
+    let realtime = format!("{} --real-time 1", machine.workload_path("hog"));
+    start_in_group(&machine, "realtime", "", Some(vec![0]), &realtime);
+    assert_shares("beside a real-time task", &used(&machine, &names[..2]), &[50.0; 2]);
+    kill(&machine, &["a", "b", "realtime"]);
 
     end_scheduler(&machine);
     machine.shut_down().unwrap();

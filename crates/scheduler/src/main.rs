@@ -265,6 +265,10 @@ impl<'a> Scheduler<'a> {
         // Without the second, a task that ends goes round every queue, and its memory may take seconds to free.
         skel.struct_ops.holdfast_ops_mut().flags =
             *compat::SCX_OPS_ALLOW_QUEUED_WAKEUP | *compat::SCX_OPS_ENQ_EXITING;
+        // On its way out of the kernel, which since Linux 7.0 lets no real-time task starve the others of a CPU.
+        if !compat::struct_has_field("sched_ext_ops", "cpu_release")? {
+            skel.struct_ops.holdfast_ops_mut().cpu_release = std::ptr::null_mut();
+        }
 
         let mut skel = scx_ops_load!(skel, holdfast_ops, uei)?;
         let struct_ops = Some(scx_ops_attach!(skel, holdfast_ops)?);

@@ -114,8 +114,9 @@ static bool resumes_here(struct task_struct *p, const struct task_ctx *tctx, u64
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
 
-	return !(enq_flags & SCX_ENQ_WAKEUP) && cctx && cctx->preempting && !cctx->has_pinned &&
-	       !hf_is_protected(tctx->class) && !scx_bpf_dsq_nr_queued(llc_of(cpu));
+	return !(enq_flags & (SCX_ENQ_WAKEUP | SCX_ENQ_REENQ)) && cctx && cctx->preempting &&
+	       !cctx->has_pinned && !hf_is_protected(tctx->class) &&
+	       !scx_bpf_dsq_nr_queued(llc_of(cpu));
 }
 
 static void count_resumed_first(struct task_struct *p)
@@ -129,6 +130,7 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	struct task_ctx *tctx = task_ctx_of(p);
 	struct cpu_ctx *cctx;
 	u64 key, queue;
+	bool selected;
 	s32 cpu;
 
 	/* At the end of a turn it waits like everybody else: two of them would have the CPU for ever. */
@@ -142,7 +144,8 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 
 	queue = queue_of(p);
 	/* select_cpu() has looked already for a task that wakes. */
-	cpu = __COMPAT_is_enq_cpu_selected(enq_flags) ? -1 : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+	selected = __COMPAT_is_enq_cpu_selected(enq_flags);
+	cpu = selected ? -1 : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 	if (cpu < 0 && resumes_here(p, tctx, enq_flags)) {
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, params.slice_ns, enq_flags);
 		return;
@@ -160,6 +163,9 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	tctx->queued = true;
 	scx_bpf_dsq_insert_vtime(p, queue, params.slice_ns, key, enq_flags);
 
+	/* Has one run out of work since then? It saw the queue without this task. */
+	if (selected)
+		cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
 	if (cpu >= 0)
 		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 	else if (woken)
@@ -276,6 +282,17 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (tctx)
 		next_turn(prev, tctx, cctx, true);
+}
+
+/*
+ * A real-time task takes @cpu, for as long as it likes. Whoever ran there waits in the CPU's own
+ * queue, where neither another CPU nor a sibling that spins for it finds it: queue it anew.
+ */
+void BPF_STRUCT_OPS(holdfast_cpu_release, s32 cpu, struct scx_cpu_release_args *args)
+{
+	/* The stopper is short, and often there to move that very task. */
+	if (args->reason != SCX_CPU_PREEMPT_STOP)
+		scx_bpf_reenqueue_local();
 }
 
 /*
@@ -543,12 +560,12 @@ void BPF_STRUCT_OPS(holdfast_exit, struct scx_exit_info *ei)
 
 SCX_OPS_DEFINE(holdfast_ops, .select_cpu = (void *)holdfast_select_cpu,
 	       .enqueue = (void *)holdfast_enqueue, .dequeue = (void *)holdfast_dequeue,
-	       .dispatch = (void *)holdfast_dispatch, .yield = (void *)holdfast_yield,
-	       .running = (void *)holdfast_running, .tick = (void *)holdfast_tick,
-	       .stopping = (void *)holdfast_stopping, .enable = (void *)holdfast_enable,
-	       .disable = (void *)holdfast_disable, .init_task = (void *)holdfast_init_task,
-	       .runnable = (void *)holdfast_runnable, .quiescent = (void *)holdfast_quiescent,
-	       .cgroup_init = (void *)holdfast_cgroup_init,
+	       .dispatch = (void *)holdfast_dispatch, .cpu_release = (void *)holdfast_cpu_release,
+	       .yield = (void *)holdfast_yield, .running = (void *)holdfast_running,
+	       .tick = (void *)holdfast_tick, .stopping = (void *)holdfast_stopping,
+	       .enable = (void *)holdfast_enable, .disable = (void *)holdfast_disable,
+	       .init_task = (void *)holdfast_init_task, .runnable = (void *)holdfast_runnable,
+	       .quiescent = (void *)holdfast_quiescent, .cgroup_init = (void *)holdfast_cgroup_init,
 	       .cgroup_exit = (void *)holdfast_cgroup_exit,
 	       .cgroup_move = (void *)holdfast_cgroup_move,
 	       .cgroup_set_weight = (void *)holdfast_cgroup_set_weight,
