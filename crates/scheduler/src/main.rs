@@ -348,11 +348,19 @@ impl<'a> Scheduler<'a> {
 
     /// Gets to know new VMs, and forgets those that have ended.
     fn follow_vms(&mut self) -> Result<()> {
-        if let Some(discovery) = &mut self.discovery {
-            for ended in discovery.process()? {
-                // A VM that never was extended has no entry.
-                let _ = self.skel.maps.vm_ctxs.delete(&ended.to_ne_bytes());
-            }
+        let Some(discovery) = &mut self.discovery else { return Ok(()) };
+        let ended = discovery.process()?;
+        if ended.is_empty() {
+            return Ok(());
+        }
+        let vm_ctxs = &self.skel.maps.vm_ctxs;
+        // The threads of a VM run on for a moment after it, and may have made a new entry for one that ended before.
+        let is_over = |key: &Vec<u8>| {
+            let kvm = <[u8; 8]>::try_from(key.as_slice()).map(u64::from_ne_bytes);
+            kvm.is_ok_and(|kvm| ended.contains(&kvm) || !discovery.vms().contains_key(&kvm))
+        };
+        for key in vm_ctxs.keys().filter(is_over).collect::<Vec<_>>() {
+            let _ = vm_ctxs.delete(&key);
         }
         Ok(())
     }
