@@ -126,8 +126,9 @@ static void count_resumed_first(struct task_struct *p)
 
 void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 {
-	bool woken = enq_flags & SCX_ENQ_WAKEUP;
+	bool woken = enq_flags & SCX_ENQ_WAKEUP, cut_short = enq_flags & SCX_ENQ_REENQ;
 	struct task_ctx *tctx = task_ctx_of(p);
+	enum hf_class class;
 	struct cpu_ctx *cctx;
 	u64 key, queue;
 	bool selected;
@@ -152,16 +153,18 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 
 	place_among_others(tctx, woken);
-	key = hf_queue_key(tctx->vtime, resume_first_enabled ? tctx->class : HF_UNKNOWN, woken,
-			   tctx->weight, &params);
-	if (key != tctx->vtime)
+	class = resume_first_enabled ? tctx->class : HF_UNKNOWN;
+	/* Whose turn a real-time task cuts short goes on first, and has what is left of it. */
+	key = hf_queue_key(tctx->vtime, cut_short ? HF_HOLDER : class, woken, tctx->weight,
+			   &params);
+	if (key != tctx->vtime && !cut_short)
 		count_resumed_first(p);
 
 	if (queue >= HF_CPU_QUEUE && (cctx = cpu_ctx_of(scx_bpf_task_cpu(p))))
 		cctx->has_pinned = true;
 	tctx->queue = queue;
 	tctx->queued = true;
-	scx_bpf_dsq_insert_vtime(p, queue, params.slice_ns, key, enq_flags);
+	scx_bpf_dsq_insert_vtime(p, queue, cut_short ? 0 : params.slice_ns, key, enq_flags);
 
 	/* Has one run out of work since then? It saw the queue without this task. */
 	if (selected)
@@ -290,8 +293,8 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
  */
 void BPF_STRUCT_OPS(holdfast_cpu_release, s32 cpu, struct scx_cpu_release_args *args)
 {
-	/* The stopper is short, and often there to move that very task. */
-	if (args->reason != SCX_CPU_PREEMPT_STOP)
+	/* But threads of the kernel (RCU's, of interrupts, the stopper) are short, and come often. */
+	if (!(args->task->flags & PF_KTHREAD))
 		scx_bpf_reenqueue_local();
 }
 
