@@ -20,7 +20,7 @@ const CAMPAIGN: [(&str, &str); 6] = [
 ];
 
 /// The others.
-const SINGLE: [(&str, &str); 13] = [
+const SINGLE: [(&str, &str); 14] = [
     ("demo", include_str!("../../../experiments/demo.toml")),
     ("contention", include_str!("../../../experiments/contention.toml")),
     ("bound", include_str!("../../../experiments/bound.toml")),
@@ -28,6 +28,7 @@ const SINGLE: [(&str, &str); 13] = [
     ("overcommit", include_str!("../../../experiments/overcommit.toml")),
     ("no-overcommit", include_str!("../../../experiments/no-overcommit.toml")),
     ("others", include_str!("../../../experiments/others.toml")),
+    ("price", include_str!("../../../experiments/price.toml")),
     ("sharing", include_str!("../../../experiments/sharing.toml")),
     ("bare", include_str!("../../../experiments/bare.toml")),
     ("overhead", include_str!("../../../experiments/overhead.toml")),
