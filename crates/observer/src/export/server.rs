@@ -21,6 +21,9 @@ use super::collector::Ask;
 
 /// More than that and one is dropped, see [`Connection::is_in_the_way`].
 pub(super) const MAX_CONNECTIONS: usize = 16;
+/// A scraper asks once it is connected: it may be descheduled between, but not for long. All that may be
+/// connected and ask nothing hold up the next for no longer than this.
+const ASK_TIMEOUT: Duration = Duration::from_millis(100);
 /// A scraper reads its page at once.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
 /// Between looks whether there is room, where each connection waits for its page.
@@ -44,7 +47,7 @@ pub(super) async fn serve(listener: TcpListener, collector: mpsc::Sender<Ask>) -
             continue;
         };
         make_room(&mut connections).await;
-        let stage = Arc::new(Mutex::new(Stage::Asking));
+        let stage = Arc::new(Mutex::new(Stage::Asking(Instant::now())));
         let conversation = converse(stream, collector.clone(), Arc::clone(&stage));
         let task = tokio::spawn(timeout(CONNECTION_TIMEOUT, conversation)).abort_handle();
         connections.push(Connection { task, stage });
@@ -56,8 +59,8 @@ pub(super) async fn serve(listener: TcpListener, collector: mpsc::Sender<Ask>) -
 /// How far a connection is.
 #[derive(Clone, Copy)]
 enum Stage {
-    /// There is no whole request yet.
-    Asking,
+    /// There is no whole request since it connected.
+    Asking(Instant),
     /// It waits for its page, for no longer than [`PAGE_TIMEOUT`].
     Waiting,
     /// It has been given its answer then.
@@ -74,7 +77,7 @@ impl Connection {
     /// ask nothing or read nothing, and not dropped while it is answered, whoever else connects.
     fn is_in_the_way(&self) -> bool {
         match *self.stage.lock().unwrap_or_else(PoisonError::into_inner) {
-            Stage::Asking => true,
+            Stage::Asking(since) => since.elapsed() > ASK_TIMEOUT,
             Stage::Waiting => false,
             Stage::Reading(since) => since.elapsed() > READ_TIMEOUT,
         }
