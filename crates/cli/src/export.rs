@@ -17,7 +17,7 @@ pub(crate) struct Args {
     listen: SocketAddr,
 
     /// Ticks of the sampling clock per second and CPU; 0 for none.
-    #[arg(long, value_name = "HZ", default_value_t = 49, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    #[arg(long, value_name = "HZ", default_value_t = 19, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     frequency: u32,
 
     /// Print a page for each line read from standard input: what the serving process starts.

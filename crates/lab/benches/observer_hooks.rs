@@ -26,7 +26,7 @@ fn main() {
     machine.request_guest("vm0", Request::spawn("lock", argv)).unwrap();
     let program = machine.dist_path("holdfast");
     let observers = [
-        ("export", &[&*program, "export", "--collect", "--frequency", "49"][..]),
+        ("export", &[&*program, "export", "--collect"][..]),
         ("report", &[&*program, "report", "1"]),
         ("record", &[&*program, "record", "-o", "/tmp/cost.parquet"]),
     ];
