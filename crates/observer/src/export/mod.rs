@@ -18,6 +18,7 @@ use std::process::Command;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::collector::Collector;
@@ -118,6 +119,16 @@ async fn caught(signal: &mut Option<Signal>) {
     }
 }
 
+/// Says where it serves. Nobody has to be there to read it: nor does it wait where somebody is, and reads
+/// nothing.
+fn greet(address: SocketAddr) {
+    let out = io::stdout();
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    if poll(&mut [PollFd::new(&out, PollFlags::OUT)], Some(&now)) == Ok(1) {
+        let _ = writeln!(&out, "Serving http://{address}/metrics. Ctrl-C ends it.");
+    }
+}
+
 /// Serves for as long as there is a collector to serve from.
 async fn serve(listener: TcpListener, collector: &mut Collector) -> ObserverError {
     // It has rights to attach, or it says why not and ends. That may take long.
@@ -130,8 +141,7 @@ async fn serve(listener: TcpListener, collector: &mut Collector) -> ObserverErro
         Err(error) => return io_error("listen")(error),
     };
     if let Ok(address) = listener.local_addr() {
-        // Nobody has to be there to read it.
-        let _ = writeln!(io::stdout(), "Serving http://{address}/metrics. Ctrl-C ends it.");
+        greet(address);
     }
     let (ask, asked) = tokio::sync::mpsc::channel(server::MAX_CONNECTIONS);
     tokio::select! {

@@ -11,6 +11,7 @@ use std::{env, fs, thread};
 
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Uid, fork, geteuid, setuid};
+use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, configure_capability_in_ambient_set, set_capabilities,
@@ -61,6 +62,14 @@ fn server() {
         Ok("full output") => {
             let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
             rustix::stdio::dup2_stdout(full).unwrap();
+        }
+        Ok("blocked output") => {
+            let (reader, writer) = rustix::pipe::pipe().unwrap();
+            rustix::fs::fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
+            while rustix::io::write(&writer, &[b'x'; 4096]).is_ok() {}
+            rustix::fs::fcntl_setfl(&writer, OFlags::empty()).unwrap();
+            rustix::stdio::dup2_stdout(writer).unwrap();
+            std::mem::forget(reader);
         }
         _ => {}
     }
@@ -461,10 +470,12 @@ fn a_signal_that_is_ignored_does_not_end_it() {
 
 #[test]
 fn nobody_has_to_read_the_greeting() {
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let server = Server::spawn("full output", GOOD, "", &address);
-    eventually("it serves", || TcpStream::connect(&address).ok());
-    server.stays_well();
+    for output in ["full output", "blocked output"] {
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let server = Server::spawn(output, GOOD, "", &address);
+        eventually("it serves", || TcpStream::connect(&address).ok());
+        server.stays_well();
+    }
 }
 
 #[test]
