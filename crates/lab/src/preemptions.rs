@@ -10,6 +10,8 @@ use crate::metric::Class;
 /// Cumulative counters of the observer at one moment.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Report {
+    /// When; clock of the host.
+    pub t_ns: u64,
     /// Events the observer could not keep up with since it started.
     #[serde(default)]
     lost_events: u64,

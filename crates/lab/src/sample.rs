@@ -158,8 +158,7 @@ impl Sample {
                 }
             }
             if vm_cpus > 0.0 {
-                let vm_cpu_s = vm_cpus * host_ns as f64 / 1e9;
-                self.preemptions(before, after, vm_cpu_s, &mut found);
+                self.preemptions(before, after, vm_cpus, &mut found);
                 if let Some(spins) = &self.spins {
                     let vm_cpu_s = vm_cpus * spins.interval_ns as f64 / 1e9;
                     let waited_ms = spins.total_ns as f64 / 1e6;
@@ -231,7 +230,7 @@ impl Sample {
         &self,
         before: &Snapshot,
         after: &Snapshot,
-        vm_cpu_s: f64,
+        vm_cpus: f64,
         found: &mut BTreeMap<Metric, f64>,
     ) {
         let read = |s: &Snapshot| s.observer.as_ref().and_then(preemptions::parse);
@@ -241,6 +240,10 @@ impl Sample {
         let Some(vm) = after.cpu.tasks.iter().find(|t| t.name == self.vm) else {
             return;
         };
+        let vm_cpu_s = vm_cpus * new.t_ns.saturating_sub(old.t_ns) as f64 / 1e9;
+        if vm_cpu_s == 0.0 {
+            return;
+        }
         for (class, preempted) in preemptions::between(&old, &new, vm.pid) {
             found.insert(Metric::Preemptions(class), preempted.count as f64 / vm_cpu_s);
             found.insert(Metric::LongPreemptions(class), preempted.long as f64 / vm_cpu_s);

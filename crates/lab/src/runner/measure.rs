@@ -91,28 +91,29 @@ enum End {
 
 /// Reads all counters in one request, so that they belong together.
 ///
-/// Asking a guest takes as long as its agent waits for a CPU. It is done first at the beginning and
-/// last at the end, so that this time is in neither of the host's intervals.
+/// Asking the observer and the scheduler takes CPU time, which only those windows pay for that have one:
+/// it is outside of what workloads and CPU times are counted over. Asking a guest takes as long as its agent
+/// waits for a CPU, which is outside of what CPU times are counted over.
 fn snapshot(session: &mut Session, end: End) -> Outcome<Snapshot> {
     let mut names = vec![session.vm()];
     names.extend(session.beside());
     names.extend(session.hogs());
-    let mut host = vec![(Asked::Cpu, Request::CpuTimes { names })];
+    let mut all = Vec::new();
+    if session.counts {
+        all.push((Asked::Scheduler, session.counters_request()));
+    }
     if session.is_observed() {
         let (name, line) = (OBSERVER.into(), "sample".into());
         let ask = Request::Ask { name, line, timeout_ms: OBSERVER_LIMIT_MS };
-        host.push((Asked::Observer, ask));
-    }
-    if session.counts {
-        host.push((Asked::Scheduler, session.counters_request()));
+        all.push((Asked::Observer, ask));
     }
     let jobs = session.running_jobs();
     let counters = jobs.iter().enumerate();
-    let counters = counters.map(|(i, job)| (Asked::Job(i), job.batch(job.counters_requests())));
-    let all: Vec<_> = match end {
-        End::Before => counters.chain(host).collect(),
-        End::After => host.into_iter().chain(counters).collect(),
-    };
+    all.extend(counters.map(|(i, job)| (Asked::Job(i), job.batch(job.counters_requests()))));
+    all.push((Asked::Cpu, Request::CpuTimes { names }));
+    if end == End::After {
+        all.reverse();
+    }
     let (asked, requests): (Vec<Asked>, Vec<Request>) = all.into_iter().unzip();
     let Reply::Batch { responses } = session.ask(Request::Batch { requests })? else {
         return Err(Trouble::Window("a batch was answered with something else".into()));
