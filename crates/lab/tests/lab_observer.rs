@@ -84,7 +84,8 @@ impl Seen {
         for report in &reports {
             assert_eq!(report["schema"], "holdfast.report/1");
             assert_eq!(report["lost_events"], 0, "{report}");
-            assert_eq!(report["vms"].as_array().unwrap().len(), 1, "{report}");
+            // Where the machine stalls for a second, no vCPU has run in one.
+            assert_eq!(report["vms"].as_array().unwrap().len(), 1, "{DISAGREE}: {report}");
         }
         Seen(reports)
     }

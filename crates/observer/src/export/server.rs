@@ -19,7 +19,7 @@ use tokio::time::{sleep, timeout};
 
 use super::collector::Ask;
 
-/// More than that and one is dropped, see [`Connection::is_in_the_way`].
+/// More than that and one is dropped, see [`Stage::is_in_the_way`].
 pub(super) const MAX_CONNECTIONS: usize = 16;
 /// A scraper asks once it is connected: it may be descheduled between, but not for long. All that may be
 /// connected and ask nothing hold up the next for no longer than this.
@@ -72,15 +72,22 @@ struct Connection {
     stage: Arc<Mutex<Stage>>,
 }
 
-impl Connection {
-    /// May another one have its place? A scraper asks and reads at once: it is not kept out by those that
-    /// ask nothing or read nothing, and not dropped while it is answered, whoever else connects.
-    fn is_in_the_way(&self) -> bool {
-        match *self.stage.lock().unwrap_or_else(PoisonError::into_inner) {
-            Stage::Asking(since) => since.elapsed() > ASK_TIMEOUT,
+impl Stage {
+    /// May another one have its place at `now`? A scraper asks and reads at once: it is not kept out by those
+    /// that ask nothing or read nothing, and not dropped while it is answered, whoever else connects.
+    fn is_in_the_way(self, now: Instant) -> bool {
+        let lasts_longer = |since, limit| now.saturating_duration_since(since) > limit;
+        match self {
+            Stage::Asking(since) => lasts_longer(since, ASK_TIMEOUT),
             Stage::Waiting => false,
-            Stage::Reading(since) => since.elapsed() > READ_TIMEOUT,
+            Stage::Reading(since) => lasts_longer(since, READ_TIMEOUT),
         }
+    }
+}
+
+impl Connection {
+    fn is_in_the_way(&self) -> bool {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner).is_in_the_way(Instant::now())
     }
 }
 
@@ -155,4 +162,20 @@ fn text(status: StatusCode, body: impl Into<String>) -> Response<String> {
     let kind = HeaderValue::from_static("text/plain; charset=utf-8");
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_just_connected_or_is_answered_keeps_the_place() {
+        let start = Instant::now();
+        let after = |ms| start + Duration::from_millis(ms);
+        assert!(!Stage::Asking(start).is_in_the_way(after(90)));
+        assert!(Stage::Asking(start).is_in_the_way(after(110)));
+        assert!(!Stage::Waiting.is_in_the_way(after(1_000_000)));
+        assert!(!Stage::Reading(start).is_in_the_way(after(990)));
+        assert!(Stage::Reading(start).is_in_the_way(after(1010)));
+    }
 }

@@ -359,18 +359,6 @@ fn many_scrapers_cost_no_more_than_one() {
 }
 
 #[test]
-fn who_connects_before_many_others_has_time_to_ask() {
-    let server = Server::start(GOOD);
-    let mut scraper = server.connect();
-    let idle: Vec<TcpStream> = (0..100).map(|_| server.connect()).collect();
-    thread::sleep(Duration::from_millis(10));
-    scraper.write_all(SCRAPE.as_bytes()).unwrap();
-    assert!(answer(&mut scraper).ends_with("holdfast_x 1\n"));
-    server.stays_well();
-    drop(idle);
-}
-
-#[test]
 fn those_that_read_nothing_keep_nobody_out() {
     let server = Server::start(LARGE);
     let mut clients: Vec<TcpStream> = (0..16).map(|_| server.connect()).collect();
