@@ -134,7 +134,7 @@ const BY_THE_MACHINES_CLOCK: Costs = Costs {
 const COUNTING: Costs = Costs {
     guest_start: Duration::from_secs(26),
     scheduler_load: Duration::from_secs(8),
-    slowdown: 4,
+    slowdown: 2,
     slowdown_with_hogs: 2,
     ..BY_THE_MACHINES_CLOCK
 };
