@@ -20,7 +20,7 @@ const CAMPAIGN: [(&str, &str); 6] = [
 ];
 
 /// The others.
-const SINGLE: [(&str, &str); 15] = [
+const SINGLE: [(&str, &str); 14] = [
     ("demo", include_str!("../../../experiments/demo.toml")),
     ("contention", include_str!("../../../experiments/contention.toml")),
     ("bound", include_str!("../../../experiments/bound.toml")),
@@ -30,7 +30,6 @@ const SINGLE: [(&str, &str); 15] = [
     ("others", include_str!("../../../experiments/others.toml")),
     ("price", include_str!("../../../experiments/price.toml")),
     ("sharing", include_str!("../../../experiments/sharing.toml")),
-    ("bare", include_str!("../../../experiments/bare.toml")),
     ("waits", include_str!("../../../experiments/waits.toml")),
     ("overhead", include_str!("../../../experiments/overhead.toml")),
     ("workloads", include_str!("../../../experiments/workloads.toml")),

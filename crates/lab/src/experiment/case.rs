@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Programs that may run in a guest; `workloads/` has them.
-pub const WORKLOADS: [&str; 16] = [
+pub const WORKLOADS: [&str; 17] = [
     "lock",
     "build",
     "metadata",
@@ -19,15 +19,16 @@ pub const WORKLOADS: [&str; 16] = [
     "pool",
     "rwlock",
     "futex",
+    "mutex",
     "sysbench",
     "wakeup",
 ];
 
 /// Programs that may run on the host beside the guest: those that need no other files, and the one
 /// that is a virtual machine itself.
-pub const WORKLOADS_ON_HOST: [&str; 13] = [
+pub const WORKLOADS_ON_HOST: [&str; 14] = [
     "hostile", "hog", "lock", "metadata", "tlb", "fork", "pipes", "ebizzy", "mm", "pool", "rwlock",
-    "futex", "wakeup",
+    "futex", "mutex", "wakeup",
 ];
 
 /// Where a workload beside the guest runs if not in another guest.
