@@ -190,7 +190,7 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         finished => finished?,
     };
     show(&finished, args.json)?;
-    let is_whole = finished.ended_by.is_none() && finished.log_error.is_none();
+    let is_whole = finished.ended_by.is_none() && finished.unwritten.is_none();
     let failed = !is_whole || args.check && !as_expected(&finished.result);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -214,22 +214,26 @@ fn name(args: &RunArgs, experiments: &[Experiment]) -> String {
 }
 
 fn show(finished: &Finished, json: bool) -> anyhow::Result<()> {
-    let places = format!(
-        "result: {}\nreport: {}",
-        finished.result_path.display(),
-        finished.report_path.display()
-    );
+    // What could not be written is named below instead.
+    let places = match &finished.unwritten {
+        Some(_) => String::new(),
+        None => format!(
+            "result: {}\nreport: {}\n",
+            finished.result_path.display(),
+            finished.report_path.display()
+        ),
+    };
     if json {
         print(&format!("{}\n", serde_json::to_string(&finished.result)?))?;
         // Nobody has to be there to read it.
-        let _ = writeln!(std::io::stderr(), "{places}");
+        let _ = write!(std::io::stderr(), "{places}");
     } else {
-        print(&format!("{}\n{places}\n", terminal::render(&finished.result)))?;
+        print(&format!("{}\n{places}", terminal::render(&finished.result)))?;
     }
     if let Some(error) = &finished.ended_by {
         complain(format_args!("the run ended early: {error}"));
     }
-    if let Some(error) = &finished.log_error {
+    if let Some(error) = &finished.unwritten {
         complain(error);
     }
     Ok(())

@@ -50,8 +50,9 @@ pub struct Finished {
     pub report_path: PathBuf,
     /// Why it ended early, if it did.
     pub ended_by: Option<Error>,
-    /// Why `samples.jsonl`, or what lets a later run go on with it, could not be written, if it could not.
-    pub log_error: Option<ResultError>,
+    /// Why the result, its page, `samples.jsonl` or what lets a later run go on with it could not be written, if
+    /// one of them could not.
+    pub unwritten: Option<ResultError>,
 }
 
 /// Why a campaign left nothing.
@@ -117,7 +118,13 @@ impl Campaign {
             let later = after.map(|e| runner::estimate(e, &earlier.done)).sum();
             let part = Part { began, done: earlier.done.clone(), later };
             let keep = &mut |sample: Sample| {
-                log_error = log.append(&sample).err().or(log_error.take());
+                if let Err(error) = log.append(&sample)
+                    && log_error.is_none()
+                {
+                    progress
+                        .note(&format!("{error}; the run goes on, but could not be gone on with"));
+                    log_error = Some(error);
+                }
                 samples.push(sample);
             };
             let measured = runner::run(experiment, &self.options, boot, progress, &part, keep);
@@ -141,12 +148,12 @@ impl Campaign {
         let result = analysis::conclude(provenance, run, samples, ended_by.is_some());
         let result_path = self.out.join("result.json");
         let report_path = self.out.join("report.html");
-        result.write(&result_path)?;
-        html::write(&result, &report_path)?;
-        if ended_by.is_none() {
+        let written = result.write(&result_path).and_then(|()| html::write(&result, &report_path));
+        if ended_by.is_none() && written.is_ok() {
             Unfinished::remove(&self.out);
         }
-        Ok(Finished { result, result_path, report_path, ended_by, log_error })
+        let unwritten = written.err().or(log_error);
+        Ok(Finished { result, result_path, report_path, ended_by, unwritten })
     }
 
     /// Makes the directory for what it leaves, and keeps others out of it for as long as the file is open.
@@ -459,7 +466,7 @@ mod tests {
             Err(Error::Unsupported("no host".into()))
         };
         let finished = campaign.run_on(&boot, &Progress::silent()).unwrap();
-        let error = finished.log_error.expect("it could not be written");
+        let error = finished.unwritten.expect("it could not be written");
         assert!(error.to_string().contains("unfinished.json"), "{error}");
         let kept = RunResult::read(&finished.result_path).unwrap();
         assert!(kept.samples.len() >= result.samples.len());

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Ctrl-C: the first asks everything in the lab to end and clean up, the second ends the process.
+//! Ctrl-C: the first asks everything in the lab to end and clean up, a later one ends the process.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-static PENDING: AtomicBool = AtomicBool::new(false);
+/// Signals that come together are one wish: timeout(1) sends each twice.
+const TOGETHER_NS: u64 = 500_000_000;
+
+/// When somebody asked; 0 if nobody has.
+static ASKED_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Makes SIGINT, SIGTERM and SIGHUP end waits in this crate with
 /// [`Error::Interrupted`](crate::Error::Interrupted), so that what is running is dropped in order. One that
@@ -30,7 +34,9 @@ fn action(signal: libc::c_int) -> libc::sighandler_t {
 }
 
 extern "C" fn handler(signal: libc::c_int) {
-    if PENDING.swap(true, Ordering::Relaxed) {
+    let now = monotonic_ns().max(1);
+    let first = ASKED_NS.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+    if first.is_err_and(|first| now.saturating_sub(first) > TOGETHER_NS) {
         // SAFETY: both calls are async-signal-safe; what the lab has started dies with its parent.
         unsafe {
             libc::signal(signal, libc::SIG_DFL);
@@ -39,9 +45,16 @@ extern "C" fn handler(signal: libc::c_int) {
     }
 }
 
+fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: async-signal-safe, and `now` is valid for the call, which does not fail for this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// Whether somebody has asked to end.
 pub fn is_pending() -> bool {
-    PENDING.load(Ordering::Relaxed)
+    ASKED_NS.load(Ordering::Relaxed) != 0
 }
 
 #[cfg(test)]

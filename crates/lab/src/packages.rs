@@ -152,17 +152,20 @@ pub struct Packages {
 }
 
 impl Packages {
-    /// Opens the cache: `$XDG_CACHE_HOME/holdfast` unless told otherwise.
+    /// Opens the cache.
     pub fn open(cache: &Path) -> Result<Self> {
         let apt = apt::Root::open(&cache.join("apt"))?;
         Ok(Packages { apt, cache: cache.to_owned(), indices: BTreeMap::new() })
     }
 
-    /// Where the cache is unless somebody says otherwise.
+    /// Where the cache is unless somebody says otherwise: `$XDG_CACHE_HOME/holdfast`, or `.cache/holdfast` in the
+    /// user's home. What is in it is run: it must never be where others can write, as in a directory for
+    /// temporary files. Who has no home is sent to where only root can.
     pub fn default_cache() -> PathBuf {
-        let dir = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-        let base = dir("XDG_CACHE_HOME").or_else(|| Some(dir("HOME")?.join(".cache")));
-        base.unwrap_or_else(std::env::temp_dir).join("holdfast")
+        let set = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+        let home = || std::env::home_dir().map(|home| home.join(".cache"));
+        let base = set.filter(|dir| dir.is_absolute()).or_else(home);
+        base.filter(|dir| dir.is_absolute()).unwrap_or("/var/cache".into()).join("holdfast")
     }
 
     /// Reads the lists of these releases, refreshing those older than a day in one go.

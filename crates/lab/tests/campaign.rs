@@ -38,6 +38,17 @@ fn leaves_a_result_when_whole_and_when_interrupted() {
     assert!(!read.comparisons.is_empty());
     assert!(std::fs::read_to_string(&whole.report_path).unwrap().contains("</html>"));
 
+    campaign.out = dir.path().join("full");
+    let in_the_way = campaign.out.join("result.json.new");
+    std::fs::create_dir_all(&in_the_way).unwrap();
+    let unwritten = campaign.run_on(&local::boot, &Progress::silent()).unwrap();
+    assert!(unwritten.unwritten.is_some() && !unwritten.result_path.exists());
+    assert!(!unwritten.result.comparisons.is_empty(), "it is shown all the same");
+    std::fs::remove_dir(in_the_way).unwrap();
+    let again = campaign.run_on(&local::boot, &Progress::silent()).unwrap();
+    assert!(again.unwritten.is_none());
+    assert_eq!(again.result.samples, unwritten.result.samples, "nothing is measured twice");
+
     campaign.out = dir.path().join("interrupted");
     campaign.options.rounds = Some(500);
     let log = campaign.out.join("samples.jsonl");
@@ -53,7 +64,11 @@ fn leaves_a_result_when_whole_and_when_interrupted() {
                 std::thread::sleep(std::time::Duration::from_millis(20));
             }
             // SAFETY: plain system calls; the handler is installed.
-            unsafe { libc::kill(libc::getpid(), libc::SIGINT) };
+            unsafe {
+                libc::kill(libc::getpid(), libc::SIGINT);
+                // Two that come together are one wish.
+                libc::kill(libc::getpid(), libc::SIGINT);
+            }
         }
     });
     let ended = campaign.run_on(&local::boot, &Progress::silent()).unwrap();

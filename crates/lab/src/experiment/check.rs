@@ -8,6 +8,11 @@ use super::{Beside, Case, Experiment, ON_HOST, Problem, WORKLOADS, WORKLOADS_ON_
 /// Guests and the host's own kernel leave at least this much to the rest of the host, MiB.
 const HOST_RESERVE_MIB: u32 = 1024;
 
+const MAX_HOGS: u64 = 256;
+
+/// Characters. A kernel takes 2048, of which the lab needs some.
+const MAX_CMDLINE: usize = 1500;
+
 impl Experiment {
     /// Every inconsistency of this experiment; none if it can be run.
     pub fn problems(&self) -> Vec<Problem> {
@@ -41,6 +46,12 @@ impl Experiment {
         }
         for (name, guest) in &self.guests {
             let key = format!("guests.{name}");
+            if guest.cmdline.len() > MAX_CMDLINE || guest.cmdline.contains(char::is_control) {
+                found.add(
+                    &format!("{key}.cmdline"),
+                    format!("write at most {MAX_CMDLINE} characters, and no control characters"),
+                );
+            }
             if name == ON_HOST || name.is_empty() || name.chars().any(char::is_control) {
                 found.add(&key, "choose another name for the guest");
             }
@@ -63,7 +74,7 @@ impl Experiment {
             }
         }
         self.check_guest_name("defaults.guest", self.defaults.guest.as_deref(), found);
-        found.range("defaults.hogs", self.defaults.hogs.into(), 0, 256);
+        found.range("defaults.hogs", self.defaults.hogs.into(), 0, MAX_HOGS);
     }
 
     fn check_guest_name(&self, key: &str, name: Option<&str>, found: &mut Problems) {
@@ -117,6 +128,12 @@ impl Experiment {
             if let Some(threads) = case.threads {
                 // The counter file has a slot for each thread.
                 found.range(&key("threads"), threads.into(), 1, 64);
+            }
+            if let Some(hogs) = case.hogs {
+                found.range(&key("hogs"), hogs.into(), 0, MAX_HOGS);
+            }
+            if case.args.iter().any(|arg| arg.contains('\0')) {
+                found.add(&key("args"), "no program can be given a NUL character; leave it out");
             }
             if let Some(length) = case.length_ms {
                 found.range(&key("length_ms"), length, 100, 600_000);

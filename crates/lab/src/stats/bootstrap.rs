@@ -8,21 +8,29 @@
 //! rounds are usual here, where plain percentiles cover only 87 to 90 % instead of 95 %. BCa was
 //! not taken: it corrects skewness, which ratios of neighbouring windows hardly have, and not
 //! these two, which dominate with few rounds. As percentiles do, it gives the reciprocal interval
-//! when the contenders swap places. With fewer than five rounds it ends at the extremes of what
-//! resampling can give.
+//! when the contenders swap places. Resamples of fewer than five rounds are too few different ones to
+//! reach that far: there the interval is Student's, of the logarithms of the rounds' ratios.
 
 use rand::RngExt;
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
-use super::{Round, Settings, ratio_of_means};
+use super::{Round, Settings, mean, ratio_of_means, standard_deviation};
+
+/// Rounds from which on resamples reach as far as they have to.
+const MIN_RESAMPLED: usize = 5;
 
 /// Lower and upper end; the upper one may be infinite.
 ///
 /// # Panics
 /// If `rounds` is empty.
 pub fn interval(rounds: &[Round], settings: &Settings) -> (f64, f64) {
-    let mut rng = settings.rng();
     let n = rounds.len();
+    if n < MIN_RESAMPLED
+        && let Some(ends) = students(rounds, settings.confidence)
+    {
+        return ends;
+    }
+    let mut rng = settings.rng();
     let mut ratios = Vec::with_capacity(settings.resamples as usize);
     for _ in 0..settings.resamples {
         // All n draws are made before looking at them, so that the generator is at the same place
@@ -38,6 +46,16 @@ pub fn interval(rounds: &[Round], settings: &Settings) -> (f64, f64) {
     let outside = (tail(n, settings.confidence) * ratios.len() as f64) as usize;
     let outside = outside.min((ratios.len() - 1) / 2);
     (ratios[outside], ratios[ratios.len() - 1 - outside])
+}
+
+/// Student's interval of the mean logarithm; none if there is no spread or no logarithm.
+fn students(rounds: &[Round], confidence: f64) -> Option<(f64, f64)> {
+    let logs: Vec<f64> = rounds.iter().map(|r| (r.contender / r.baseline).ln()).collect();
+    let error = standard_deviation(&logs)? / (logs.len() as f64).sqrt();
+    let student = StudentsT::new(0.0, 1.0, (logs.len() - 1) as f64).ok()?;
+    let (middle, reach) = (mean(&logs)?, error * student.inverse_cdf(0.5 + confidence / 2.0));
+    (middle.is_finite() && reach.is_finite())
+        .then(|| ((middle - reach).exp(), (middle + reach).exp()))
 }
 
 /// Part of the resamples to leave out at each end.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Reads recordings. They may come from anywhere: what is not as it should be is an error.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::fs::File;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use holdfast_policy::VcpuClass;
 use parquet::basic::Repetition;
@@ -45,12 +46,30 @@ pub(super) fn read(path: &Path) -> Result<Recording, ObserverError> {
     let len = file.metadata().map_err(failed)?.len();
     let data = len - holes(&file, len).map_err(failed)?;
     // The library of the format panics where some files are broken.
-    catch_unwind(AssertUnwindSafe(|| decode(file, len, data)))
-        .unwrap_or_else(|_| Err("it is broken".into()))
-        .map_err(|why| ObserverError::NotARecording {
+    unpanicked(|| decode(file, len, data)).unwrap_or_else(|| Err("it is broken".into())).map_err(
+        |why| ObserverError::NotARecording {
             path: path.to_owned(),
             why: printable(&why, TEXT_CHARS),
-        })
+        },
+    )
+}
+
+/// What `read` returns; none if it panics, of which nothing is said.
+fn unpanicked<T>(read: impl FnOnce() -> T) -> Option<T> {
+    thread_local!(static IS_QUIET: Cell<bool> = const { Cell::new(false) });
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let say = take_hook();
+        set_hook(Box::new(move |panic| {
+            if !IS_QUIET.get() {
+                say(panic);
+            }
+        }));
+    });
+    IS_QUIET.set(true);
+    let outcome = catch_unwind(AssertUnwindSafe(read));
+    IS_QUIET.set(false);
+    outcome.ok()
 }
 
 /// How much of a file is nothing but a hole, which costs its maker nothing.
