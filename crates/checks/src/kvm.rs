@@ -74,7 +74,7 @@ pub(crate) fn tracing(host: &Host) -> Check {
             NAME,
             "the kernel takes no BPF program that traces functions (fentry) from this process",
             format!(
-                "if `privileges` above is ok, a security module (/sys/kernel/security/lsm) or a container refuses it; {WITHOUT}"
+                "if this process has the capabilities (`privileges` of `holdfast doctor`), a security module (/sys/kernel/security/lsm) or a container refuses it; {WITHOUT}"
             ),
         ),
         Some(_) => Check::ok(NAME, "function tracing is on, and for BPF, too"),

@@ -148,12 +148,29 @@ impl Campaign {
         let result = analysis::conclude(provenance, run, samples, ended_by.is_some());
         let result_path = self.out.join("result.json");
         let report_path = self.out.join("report.html");
+        self.keep_earlier(&result, &result_path, &report_path, progress);
         let written = result.write(&result_path).and_then(|()| html::write(&result, &report_path));
         if ended_by.is_none() && written.is_ok() {
             Unfinished::remove(&self.out);
         }
         let unwritten = written.err().or(log_error);
         Ok(Finished { result, result_path, report_path, ended_by, unwritten })
+    }
+
+    /// Another run's result stays, under another name, if it is whole: this one may have been stopped early.
+    fn keep_earlier(&self, ours: &RunResult, result: &Path, report: &Path, progress: &Progress) {
+        let is_of_another = |r: &RunResult| r.provenance.date != ours.provenance.date;
+        let Ok(earlier) = RunResult::read(result) else { return };
+        if earlier.partial || !is_of_another(&earlier) {
+            return;
+        }
+        let kept = self.out.join("previous.json");
+        if std::fs::rename(result, &kept).is_ok() {
+            // A page can be made again.
+            let _ = std::fs::rename(report, self.out.join("previous.html"));
+            let (date, kept) = (&earlier.provenance.date, kept.display());
+            progress.note(&format!("the result of {date} is {kept} now"));
+        }
     }
 
     /// Makes the directory for what it leaves, and keeps others out of it for as long as the file is open.

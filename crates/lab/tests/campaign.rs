@@ -38,6 +38,12 @@ fn leaves_a_result_when_whole_and_when_interrupted() {
     assert!(!read.comparisons.is_empty());
     assert!(std::fs::read_to_string(&whole.report_path).unwrap().contains("</html>"));
 
+    // Dates are of whole seconds.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let another = campaign.run_on(&local::boot, &Progress::silent()).unwrap();
+    assert_eq!(RunResult::read(&another.result_path).unwrap(), another.result);
+    assert_eq!(RunResult::read(&campaign.out.join("previous.json")).unwrap(), whole.result);
+
     campaign.out = dir.path().join("full");
     let in_the_way = campaign.out.join("result.json.new");
     std::fs::create_dir_all(&in_the_way).unwrap();

@@ -60,7 +60,7 @@ where
 {
     let mut chart = ChartBuilder::on(area)
         .margin(8)
-        .margin_right(16)
+        .margin_right(36)
         .x_label_area_size(46)
         .y_label_area_size(axes.left)
         .build_cartesian_2d(axes.x, axes.y)?;

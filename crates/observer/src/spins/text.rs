@@ -102,7 +102,7 @@ fn modes(lock: &LockWaits, waits: &Waits) -> String {
     } else {
         writeln!(
             text,
-            "no second mode in {} waits: no holder was seen to lose its CPU for long",
+            "no second mode in {} waits: none as long as a scheduler takes a CPU away for",
             lock.count
         )
         .expect("strings take everything");
