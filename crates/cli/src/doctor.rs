@@ -33,7 +33,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
             [] => "Looking at VMs (holdfast vms, report, top, ...): nothing it needs is missing."
                 .into(),
             names => format!(
-                "Looking at VMs (holdfast vms, report, top, ...) shows none here: {}.",
+                "Looking at VMs (holdfast vms, report, top, ...) fails or shows none here: {}.",
                 names.join(", ")
             ),
         };

@@ -335,5 +335,7 @@ fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn print_listed(name: impl Display, experiment: &Experiment) -> anyhow::Result<()> {
-    print(&format!("{name}\n    {}\n", experiment.summary.trim()))
+    const INDENT: &str = "    ";
+    let options = textwrap::Options::new(100).initial_indent(INDENT).subsequent_indent(INDENT);
+    print(&format!("{name}\n{}\n", textwrap::fill(experiment.summary.trim(), options)))
 }
