@@ -121,8 +121,7 @@ impl Campaign {
                 if let Err(error) = log.append(&sample)
                     && log_error.is_none()
                 {
-                    progress
-                        .note(&format!("{error}; the run goes on, but could not be gone on with"));
+                    progress.note(&format!("{error}; if the run is stopped it begins anew"));
                     log_error = Some(error);
                 }
                 samples.push(sample);

@@ -160,7 +160,7 @@ impl Packages {
 
     /// Where the cache is unless somebody says otherwise: `$XDG_CACHE_HOME/holdfast`, or `.cache/holdfast` in the
     /// user's home. What is in it is run: it must never be where others can write, as in a directory for
-    /// temporary files. Who has no home is sent to where only root can.
+    /// temporary files. Who has no home is sent to where only root can write.
     pub fn default_cache() -> PathBuf {
         let set = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
         let home = || std::env::home_dir().map(|home| home.join(".cache"));

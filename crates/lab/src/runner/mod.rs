@@ -155,6 +155,8 @@ pub fn run(
     };
     std::thread::scope(|scope| {
         for number in 1..nr_hosts {
+            let (name, beside) = (&experiment.name, number + 1);
+            progress.note(&format!("{name}: host {beside} of {nr_hosts} boots and joins in"));
             let run = new_run(number);
             scope.spawn(move || run.measure(None, boot, progress));
         }
