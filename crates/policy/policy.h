@@ -188,11 +188,13 @@ HF_FN enum hf_target hf_yield_target(enum hf_class class, const struct hf_siblin
  * Whom a vCPU that is looked at between turns gives its CPU, without having asked for it.
  * Where who waits for a lock tells (@told), by exits of the pause loop and halts, a look would
  * be in the way of that: whoever is next gets a CPU when a waiter gives up, and two vCPUs that
- * contend are not made to run at once before.
+ * contend are not made to run at once before. @spun_long: it has looked like one that spins
+ * for a holder (hf_spins_for_holder) at every look for spin_ns.
  */
-HF_FN enum hf_target hf_look_target(enum hf_class class, const struct hf_siblings *s, bool told)
+HF_FN enum hf_target hf_look_target(enum hf_class class, const struct hf_siblings *s, bool told,
+				    bool spun_long)
 {
-	enum hf_target target = hf_yield_target(class, s, false, false);
+	enum hf_target target = hf_yield_target(class, s, false, spun_long);
 
 	return told && target == HF_TO_HOLDER && s->next ? HF_TO_NOBODY : target;
 }
@@ -212,6 +214,19 @@ HF_FN u64 hf_first_look(u32 random, const struct hf_params *prm)
 }
 
 /*
+ * What looks like a holder may spin itself, with preemption off, for a lock that has no queue node:
+ * a queued rwlock, the second contender of a native lock, the owner of a mutex. Nearly all critical
+ * sections are shorter than spin_ns; where one lasts longer and somebody is preempted who
+ * holds a lock, it is taken for one that waits for that. Who is only known to be next waits, too.
+ */
+HF_FN bool hf_spins_for_holder(enum hf_class class, const struct hf_siblings *s, u64 held_ns,
+			       const struct hf_params *prm)
+{
+	return (class == HF_HOLDER || class == HF_IRQ) && s->holder && !s->next &&
+	       held_ns >= prm->spin_ns;
+}
+
+/*
  * At the end of a turn, and at each step of a grace: extend, or preempt and why.
  * @bank_ns is the VM's saved grace; a step is paid for when it is granted, so that
  * no number of vCPUs can together be granted more than their VM has earned.
@@ -222,7 +237,8 @@ HF_FN struct hf_decision hf_grace_decide(struct hf_grace *g, u64 *bank_ns, enum 
 	struct hf_decision d = { HF_PREEMPT, 0 };
 	u64 left_ns, step_ns;
 
-	if (!hf_is_worth_extending(class, s)) {
+	if (!hf_is_worth_extending(class, s) ||
+	    (g->granted_ns && hf_spins_for_holder(class, s, g->granted_ns, prm))) {
 		if (hf_is_protected(class)) {
 			d.verdict = HF_WAITS;
 		} else if (g->granted_ns) {

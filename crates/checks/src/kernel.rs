@@ -61,8 +61,9 @@ pub(crate) fn btf(host: &Host) -> Check {
 /// Callbacks and functions of sched_ext, and that programs can be built against them.
 pub(crate) fn kfuncs(host: &Host) -> Check {
     const NAME: &str = "kfuncs";
-    /// In place since the first release of sched_ext; without them it is a development version.
-    const CALLBACKS: [&str; 2] = ["yield", "dump"];
+    /// In place since the first release of sched_ext, those of groups with CONFIG_EXT_GROUP_SCHED; without the
+    /// others it is a development version.
+    const CALLBACKS: [&str; 4] = ["yield", "dump", "cgroup_init", "cgroup_set_weight"];
 
     if !host.exists(VMLINUX) || !host.exists(STATE) {
         return Check::skip(NAME, "not looked for: there is no sched_ext, or no BTF");
@@ -93,7 +94,7 @@ pub(crate) fn kfuncs(host: &Host) -> Check {
         return Check::fail(
             NAME,
             format!("the kernel lacks {}", missing.join(", ")),
-            "boot a kernel of 6.12 or later with CONFIG_SCHED_CLASS_EXT=y",
+            "boot a kernel of 6.12 or later with CONFIG_SCHED_CLASS_EXT=y and CONFIG_EXT_GROUP_SCHED=y",
         );
     }
     if !malformed.is_empty() {
@@ -146,6 +147,26 @@ pub(crate) fn jit(host: &Host) -> Check {
         // Only root may read it, and some kernels have no switch.
         None => Check::skip(NAME, format!("not known: {PATH} cannot be read")),
     }
+}
+
+/// Running vCPUs are looked at by BPF timers, which interrupt them. Where the kernel has timers expire in threads, a
+/// thread takes the vCPU's CPU instead: the vCPU is never found, and is preempted where it was to be kept running.
+pub(crate) fn timers(host: &Host) -> Check {
+    const NAME: &str = "timers";
+    let is_rt = host.read("/sys/kernel/realtime").is_some_and(|text| text.trim() == "1");
+    let cmdline = host.read("/proc/cmdline").unwrap_or_default();
+    let why = if is_rt {
+        "the kernel is PREEMPT_RT"
+    } else if cmdline.split_ascii_whitespace().any(|option| option == "threadirqs") {
+        "the kernel was booted with `threadirqs`"
+    } else {
+        return Check::ok(NAME, "BPF timers interrupt whoever runs");
+    };
+    Check::fail(
+        NAME,
+        format!("{why}: BPF timers expire in threads, and running vCPUs cannot be looked at"),
+        "boot without it; --no-guest-knowledge goes without",
+    )
 }
 
 /// Lockdown for confidentiality keeps BPF from reading what discovery has to read.

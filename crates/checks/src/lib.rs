@@ -46,7 +46,7 @@ const SCHEDULER: [Function; 9] = [
 ];
 
 /// What can forbid reading guests.
-const GUESTS: [Function; 3] = [kvm::module, kvm::tracing, kernel::lockdown];
+const GUESTS: [Function; 4] = [kvm::module, kvm::tracing, kernel::lockdown, kernel::timers];
 
 /// What an operator should know, and what takes longer to find out.
 const ADVICE: [Function; 4] =

@@ -185,6 +185,19 @@ fn what_only_guests_need_does_not_keep_the_base_from_loading() {
 }
 
 #[test]
+fn timers_that_expire_in_threads_cannot_look_at_vcpus() {
+    let host = FakeHost::new();
+    host.write("/proc/cmdline", "root=/dev/vda1 threadirqs quiet\n");
+    let check = host.only(Verdict::Fail);
+    assert!(check.name == "timers" && check.found.contains("threadirqs"), "{check:?}");
+    assert!(host.loads(Purpose::BaseOnly) && !host.loads(Purpose::Guests));
+    host.write("/proc/cmdline", "root=/dev/vda1 quiet\n");
+    assert!(host.all().passed());
+    host.write("/sys/kernel/realtime", "1\n");
+    assert!(host.only(Verdict::Fail).found.contains("PREEMPT_RT"));
+}
+
+#[test]
 fn a_kvm_that_is_missing_or_cannot_be_traced_is_refused() {
     let host = FakeHost::new();
     host.write("/sys/kernel/tracing/available_filter_functions", "schedule\n");
@@ -275,6 +288,6 @@ fn pause_exits_that_are_off_are_pointed_out() {
 #[test]
 fn this_machine_is_judged_without_a_panic_and_every_failure_says_what_to_do() {
     let report = before_loading(&Host::this(), Purpose::Guests);
-    assert_eq!(report.checks.len(), 12);
+    assert_eq!(report.checks.len(), 13);
     assert!(report.failures().all(|check| check.advice.is_some()), "{report}");
 }

@@ -154,10 +154,11 @@ pub fn yield_target(class: VcpuClass, siblings: &Siblings, named: bool, spun_lon
     unsafe { raw::hf_yield_target(class, siblings, named, spun_long) }
 }
 
-/// Who should have the CPU of a vCPU that is looked at between turns. `told`: waiters for locks tell that they wait.
-pub fn look_target(class: VcpuClass, siblings: &Siblings, told: bool) -> Target {
+/// Who should have the CPU of a vCPU that is looked at between turns. `told`: waiters for locks tell that they wait;
+/// `spun_long`: it has looked like one that spins for a holder for long.
+pub fn look_target(class: VcpuClass, siblings: &Siblings, told: bool, spun_long: bool) -> Target {
     // SAFETY: reads `siblings` only.
-    unsafe { raw::hf_look_target(class, siblings, told) }
+    unsafe { raw::hf_look_target(class, siblings, told, spun_long) }
 }
 
 /// The host's virtual time, when `least` is that of whoever is furthest behind.

@@ -75,6 +75,24 @@ proptest! {
     }
 
     #[test]
+    fn who_looks_like_a_holder_for_long_spins_for_one_that_is_preempted(p in params(), class in class()) {
+        prop_assume!(class.is_protected() && class != VcpuClass::Head);
+        let stuck = Siblings { holder: true, ..ALONE };
+        let (mut grace, mut bank, mut granted) = (Grace::default(), u64::MAX, 0);
+        let verdict = loop {
+            let decision = p.decide(&mut grace, &mut bank, class, &stuck);
+            if decision.verdict != Verdict::Extend {
+                break decision.verdict;
+            }
+            // No step is granted once it has been extended for as long as is good for a spinner.
+            prop_assert!(granted < p.spin_ns);
+            granted += decision.step_ns;
+        };
+        let is_capped = p.grace_max_ns < p.spin_ns;
+        prop_assert_eq!(verdict, if is_capped { Verdict::Capped } else { Verdict::Waits });
+    }
+
+    #[test]
     fn is_released_as_soon_as_the_lock_is(p in params(), steps in 1usize..4) {
         let (mut grace, mut bank) = (Grace::default(), u64::MAX);
         for _ in 0..steps {

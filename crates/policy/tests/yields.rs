@@ -26,6 +26,8 @@ fn a_waiter_runs_its_holder_and_a_caller_whom_it_called() {
         (Waiter, nobody, true, false, ToNobody),
         (Waiter, nobody, true, true, ToNamed),
         (Holder, nobody, true, false, ToNobody),
+        (Holder, Siblings { called: false, ..both }, false, false, ToNobody),
+        (Holder, Siblings { called: false, ..both }, false, true, ToHolder),
         (Free, nobody, true, false, ToNamed),
         (Unknown, nobody, true, false, ToNamed),
         (Free, both, false, false, ToHolder),
@@ -64,7 +66,7 @@ proptest! {
 
     #[test]
     fn a_look_leaves_who_is_next_to_waiters_that_tell_and_nothing_else(c in class(), s in siblings()) {
-        let (silent, told) = (look_target(c, &s, false), look_target(c, &s, true));
+        let (silent, told) = (look_target(c, &s, false, false), look_target(c, &s, true, false));
         prop_assert_eq!(silent, yield_target(c, &s, false, false));
         let left = silent == Target::ToHolder && s.next;
         prop_assert_eq!(told, if left { Target::ToNobody } else { silent });

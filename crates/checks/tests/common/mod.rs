@@ -131,9 +131,11 @@ pub(crate) fn vmlinux(functions: &[&str], malformed: &[&str]) -> Vec<u8> {
     words.extend(head(0, FUNC_PROTO, 0, 1));
     words.extend(head(0, FUNC_PROTO, 1, 1));
     words.extend([name("aux"), 1]);
-    words.extend(head(name("sched_ext_ops"), STRUCT, 2, 16));
-    words.extend([name("yield"), 1, 0]);
-    words.extend([name("dump"), 1, 64]);
+    let callbacks = ["yield", "dump", "cgroup_init", "cgroup_set_weight"];
+    words.extend(head(name("sched_ext_ops"), STRUCT, callbacks.len() as u32, 32));
+    for (at, callback) in (0..).step_by(64).zip(callbacks) {
+        words.extend([name(callback), 1, at]);
+    }
     for function in functions {
         let prototype = if malformed.contains(function) { 3 } else { 2 };
         words.extend(head(name(function), FUNC, 0, prototype));

@@ -8,7 +8,7 @@
  * one means. Not const: policy.h takes a plain pointer, through which the compiler
  * would see the zeroes of a constant instead of what user space writes there.
  */
-struct hf_params params;
+struct hf_params params __attribute__((aligned(64)));
 
 /* Ablations. The base scheduler alone has none of them. */
 const volatile bool guest_knowledge = true;
@@ -29,14 +29,17 @@ const volatile s32 llc_node[HF_MAX_LLCS];
 /* In place of a thread: a yield to whoever is next. */
 #define YIELD_TO_ANY (~0U)
 
+/* What all CPUs write lies away from what all of them read. */
+#define ALONE __attribute__((aligned(64)))
+
 /* Virtual time of the host: what a task that has been away starts from. */
-static u64 vtime_now;
+static u64 vtime_now ALONE;
 
 /*
  * Readable vCPUs that are preempted now, and those of them that stopped in a critical
  * section or a queue. While there are none, nobody is looked at between turns.
  */
-static u32 nr_waiting;
+static u32 nr_waiting ALONE;
 static u32 nr_stuck;
 
 struct task_ctx {
@@ -72,8 +75,9 @@ struct cpu_ctx {
 	struct bpf_timer timer;
 	u64 curr_vtime; /* of the running task, when it last was charged */
 	u64 curr_charged_at;
-	u64 look_ns;	    /* the step after which the running vCPU is looked at next */
-	u64 spinning_at;    /* the last pause-loop exit */
+	u64 look_ns;	 /* the step after which the running vCPU is looked at next */
+	u64 held_since;	 /* since when each look has found it a holder; 0: the last one did not */
+	u64 spinning_at; /* the last pause-loop exit */
 	u64 spinning_since; /* the first of those that follow one another */
 	u64 spin_gap_ns;    /* between the last two */
 	u32 curr_weight;

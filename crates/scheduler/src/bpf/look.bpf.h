@@ -11,6 +11,7 @@ static void stop_looking(struct cpu_ctx *cctx, struct task_ctx *tctx)
 {
 	cctx->grace_tid = 0;
 	cctx->look_tid = 0;
+	cctx->held_since = 0;
 	tctx->grace.granted_ns = 0;
 	tctx->grace.nr_steps = 0;
 }
@@ -49,9 +50,8 @@ static bool grant_grace(struct task_struct *p, struct hf_vcpu *v, struct task_ct
 	if (!vm)
 		return false;
 
-	class = hf_read_class(v);
+	class = end_class(v, hf_read_class(v));
 	hf_see(&tctx->grace, class, p->se.sum_exec_runtime);
-	class = end_class(v, class);
 	find_stuck(&vm->preempted, class, &stuck);
 	bpf_spin_lock(&vm->lock);
 	vm->bank_ns = hf_grace_earn(vm->bank_ns, tctx->unearned_ns, &params);
@@ -64,9 +64,14 @@ static bool grant_grace(struct task_struct *p, struct hf_vcpu *v, struct task_ct
 		cctx->grace_tid = 0;
 		if (d.verdict == HF_RELEASE)
 			count_need(vm, granted_ns);
-		if (waiters_enabled)
+		if (waiters_enabled) {
+			bool spun_long =
+				hf_spins_for_holder(class, &stuck.siblings, granted_ns, &params);
+
 			cctx->yield_tid = target_tid(
-				&stuck, hf_yield_target(class, &stuck.siblings, false, false), 0);
+				&stuck, hf_yield_target(class, &stuck.siblings, false, spun_long),
+				0);
+		}
 		return false;
 	}
 
@@ -84,15 +89,23 @@ static bool grant_grace(struct task_struct *p, struct hf_vcpu *v, struct task_ct
 static bool look(struct task_struct *p, struct hf_vcpu *v, struct cpu_ctx *cctx)
 {
 	struct hf_vm_ctx *vm = vm_ctx_of(v);
+	u64 now = scx_bpf_now();
 	enum hf_target target;
 	enum hf_class class;
 	struct stuck stuck;
 
-	if (!vm || !(vm->preempted.holders | vm->preempted.heads | vm->preempted.queued))
+	if (!has_stuck(vm))
 		return false;
 	class = hf_read_class(v);
 	find_stuck(&vm->preempted, class, &stuck);
-	target = hf_look_target(class, &stuck.siblings, waiters_tell(vm, scx_bpf_now()));
+	if (!hf_is_protected(class) || hf_is_queued(class))
+		cctx->held_since = 0;
+	else if (!cctx->held_since)
+		cctx->held_since = now;
+	target = hf_look_target(class, &stuck.siblings, waiters_tell(vm, now),
+				cctx->held_since &&
+					hf_spins_for_holder(class, &stuck.siblings,
+							    now - cctx->held_since, &params));
 	vm_stat_add(vm, HF_STAT_LOOKED + target, 1);
 	if (target != HF_TO_NOBODY) {
 		cctx->yield_tid = target_tid(&stuck, target, 0);

@@ -60,6 +60,15 @@ s32 BPF_STRUCT_OPS(holdfast_select_cpu, struct task_struct *p, s32 prev_cpu, u64
 	return cpu;
 }
 
+/* An idle CPU for @p, claimed: near to where it ran, and a whole idle core first. */
+static s32 claim_idle_cpu(struct task_struct *p)
+{
+	/* v6.16: before, any that it may run on. */
+	if (__COMPAT_HAS_scx_bpf_select_cpu_and)
+		return scx_bpf_select_cpu_and(p, scx_bpf_task_cpu(p), 0, p->cpus_ptr, 0);
+	return scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+}
+
 /*
  * A waking task that found no idle CPU may take one from the running task that is
  * furthest ahead of its share, its own CPU first. What is taken is only the turn:
@@ -119,6 +128,23 @@ static bool resumes_here(struct task_struct *p, const struct task_ctx *tctx, u64
 	       !scx_bpf_dsq_nr_queued(llc_of(cpu));
 }
 
+/*
+ * A vCPU that wakes and has to wait for a CPU is listed, too: who sent it an interrupt may spin until
+ * it is served. What it holds nobody waits for: it halted.
+ */
+static void list_woken(struct task_struct *p, struct task_ctx *tctx)
+{
+	struct hf_vcpu *v = readable_vcpu_of(p);
+	struct hf_vm_ctx *vm = vm_ctx_of(v);
+
+	if (!vm || tctx->listed)
+		return;
+	tctx->held = false;
+	tctx->listed = true;
+	count_waiting(tctx->class, 1);
+	list_preempted(&vm->preempted, v, HF_UNKNOWN);
+}
+
 static void count_resumed_first(struct task_struct *p)
 {
 	vm_stat_add(vm_ctx_of(vcpu_of(p)), HF_STAT_RESUMED_FIRST, 1);
@@ -146,7 +172,7 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	queue = queue_of(p);
 	/* select_cpu() has looked already for a task that wakes. */
 	selected = __COMPAT_is_enq_cpu_selected(enq_flags);
-	cpu = selected ? -1 : scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+	cpu = selected ? -1 : claim_idle_cpu(p);
 	if (cpu < 0 && resumes_here(p, tctx, enq_flags)) {
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, params.slice_ns, enq_flags);
 		return;
@@ -162,13 +188,15 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 
 	if (queue >= HF_CPU_QUEUE && (cctx = cpu_ctx_of(scx_bpf_task_cpu(p))))
 		cctx->has_pinned = true;
+	if (woken)
+		list_woken(p, tctx);
 	tctx->queue = queue;
 	tctx->queued = true;
 	scx_bpf_dsq_insert_vtime(p, queue, cut_short ? 0 : params.slice_ns, key, enq_flags);
 
 	/* Has one run out of work since then? It saw the queue without this task. */
 	if (selected)
-		cpu = scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+		cpu = claim_idle_cpu(p);
 	if (cpu >= 0)
 		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 	else if (woken)
@@ -250,7 +278,7 @@ static bool end_turn(struct task_struct *prev, struct task_ctx *tctx, struct cpu
 		return false;
 	if (give_cpu(tctx, yield_tid, cpu, others, key))
 		return true;
-	stat_add(HF_STAT_MISSED, 1);
+	vm_stat_add(vm_ctx_of(vcpu_of(prev)), HF_STAT_MISSED, 1);
 	return false;
 }
 
@@ -320,14 +348,16 @@ static bool spun_long(struct cpu_ctx *cctx, u64 now)
  */
 bool BPF_STRUCT_OPS(holdfast_yield, struct task_struct *from, struct task_struct *to)
 {
-	struct cpu_ctx *cctx = cpu_ctx_of(bpf_get_smp_processor_id());
+	s32 cpu = bpf_get_smp_processor_id();
+	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
 	struct hf_vm_ctx *vm = NULL;
 	enum hf_target target;
 	enum hf_class class = HF_UNKNOWN;
 	struct task_ctx *to_ctx;
 	struct stuck stuck;
 	struct hf_vcpu *v;
-	bool tells = false;
+	bool named, tells = false;
+	u32 tid;
 	u64 now;
 
 	if (!cctx)
@@ -352,12 +382,18 @@ bool BPF_STRUCT_OPS(holdfast_yield, struct task_struct *from, struct task_struct
 		tells = waiters_tell(vm, now);
 	}
 	to_ctx = task_ctx_of(to);
-	target = hf_yield_target(class, &stuck.siblings, to_ctx && to_ctx->queued,
-				 spun_long(cctx, now) || tells);
+	named = to_ctx && to_ctx->queued && may_run_on(to, cpu);
+	target = hf_yield_target(class, &stuck.siblings, named, spun_long(cctx, now) || tells);
+	tid = target_tid(&stuck, target, to->pid);
+	/* KVM goes on to the next sibling when one cannot be run here. */
+	if (target != HF_TO_NOBODY && target != HF_TO_NAMED && !can_take(tid, cpu)) {
+		vm_stat_add(vm, HF_STAT_MISSED, 1);
+		return false;
+	}
 	vm_stat_add(vm, HF_STAT_ASKED + target, 1);
 	if (target == HF_TO_NOBODY)
 		return false;
-	cctx->yield_tid = target_tid(&stuck, target, to->pid);
+	cctx->yield_tid = tid;
 	scx_bpf_task_set_slice(from, 0);
 	return true;
 }
@@ -409,8 +445,8 @@ void BPF_STRUCT_OPS(holdfast_running, struct task_struct *p)
 	cctx->preempting = false;
 	cctx->grace_over = false;
 
-	/* It has just come to run: in a moment it may be waiting. */
-	if (waiters_enabled && READ_ONCE(nr_stuck) && readable_vcpu_of(p))
+	/* It has just come to run: in a moment it may be waiting for a sibling that is stuck. */
+	if (waiters_enabled && READ_ONCE(nr_stuck) && has_stuck(vm_ctx_of(readable_vcpu_of(p))))
 		look_in(hf_first_look(bpf_get_prandom_u32(), &params), p, cctx);
 }
 
@@ -477,10 +513,11 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	if (!v)
 		return;
 	class = hf_read_class(v);
+	tctx->class = end_class(v, class);
+	/* A guest may say for ever that it is called, as it may that it holds a lock. */
 	if (runnable)
-		hf_see(&tctx->grace, class, p->se.sum_exec_runtime);
-	tctx->class =
-		end_class(v, hf_believed(class, &tctx->grace, p->se.sum_exec_runtime, &params));
+		hf_see(&tctx->grace, tctx->class, p->se.sum_exec_runtime);
+	tctx->class = hf_believed(tctx->class, &tctx->grace, p->se.sum_exec_runtime, &params);
 	vm = runnable ? vm_ctx_of(v) : NULL;
 	if (!vm)
 		return;

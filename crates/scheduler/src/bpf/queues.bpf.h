@@ -48,8 +48,8 @@ __noinline bool pull(u32 tid, u64 queue, s32 cpu)
 	return done;
 }
 
-/* Who is first in a queue, by the key it was queued with; @anywhere: it may run on every CPU. */
-static bool first_in(u64 queue, u64 *key, bool *anywhere)
+/* Who is first in a queue, by the key it was queued with; @here: it may run on @cpu. */
+static bool first_in(u64 queue, s32 cpu, u64 *key, bool *here)
 {
 	struct task_struct *head;
 	bool found = false;
@@ -58,7 +58,7 @@ static bool first_in(u64 queue, u64 *key, bool *anywhere)
 	head = __COMPAT_scx_bpf_dsq_peek(queue);
 	if (head) {
 		*key = head->scx.dsq_vtime;
-		*anywhere = head->nr_cpus_allowed >= nr_cpu_ids && !is_migration_disabled(head);
+		*here = may_run_on(head, cpu);
 		found = true;
 	}
 	bpf_rcu_read_unlock();
@@ -72,12 +72,12 @@ static bool first_in(u64 queue, u64 *key, bool *anywhere)
 __noinline bool first_for(u64 queue, s32 cpu, u64 *key __arg_nonnull)
 {
 	struct task_struct *q;
-	bool anywhere, found = false;
+	bool here, found = false;
 	u32 nr = 0;
 
-	if (!first_in(queue, key, &anywhere))
+	if (!first_in(queue, cpu, key, &here))
 		return false;
-	if (anywhere)
+	if (here)
 		return true;
 
 	bpf_rcu_read_lock();
@@ -119,12 +119,12 @@ static bool far_behind(s32 cpu, u32 llc, u64 vtime, u32 weight, u64 *queue, u64 
 static bool next_queue(s32 cpu, struct cpu_ctx *cctx, u32 llc, const struct task_ctx *prev,
 		       u64 *queue, u64 *key)
 {
-	bool found = first_for(llc, cpu, key), anywhere;
+	bool found = first_for(llc, cpu, key), here;
 	u64 other_key, vtime;
 
 	*queue = llc;
 	if (cctx->has_pinned) {
-		if (!first_in(HF_CPU_QUEUE + cpu, &other_key, &anywhere)) {
+		if (!first_in(HF_CPU_QUEUE + cpu, cpu, &other_key, &here)) {
 			cctx->has_pinned = false;
 		} else if (!found || hf_vtime_before(other_key, *key)) {
 			*queue = HF_CPU_QUEUE + cpu;

@@ -102,6 +102,13 @@ static void vm_stat_add(struct hf_vm_ctx *vm, u32 idx, u64 n)
 		__sync_fetch_and_add(count, n);
 }
 
+/* Is a vCPU of it preempted that others may be waiting for? */
+static bool has_stuck(const struct hf_vm_ctx *vm)
+{
+	return vm && (READ_ONCE(vm->preempted.holders) | READ_ONCE(vm->preempted.heads) |
+		      READ_ONCE(vm->preempted.queued));
+}
+
 static u32 slot_of(const struct hf_vcpu *v)
 {
 	return v->vcpu_id % HF_VM_SLOTS;
@@ -114,6 +121,12 @@ static void list_preempted(struct hf_preempted *list, const struct hf_vcpu *v, e
 
 	if (!w)
 		return;
+	/* What is listed of another vCPU in this slot is not true of this one. */
+	if (w->tid != v->tid) {
+		__sync_fetch_and_and(&list->holders, ~(1ULL << slot));
+		__sync_fetch_and_and(&list->heads, ~(1ULL << slot));
+		__sync_fetch_and_and(&list->queued, ~(1ULL << slot));
+	}
 	w->tid = v->tid;
 	w->qnode_hva = v->qnode_hva;
 	w->call_queue_hva = v->call_queue_hva;
@@ -144,10 +157,41 @@ static void unlist_preempted(struct hf_preempted *list, const struct hf_vcpu *v)
 }
 
 /*
+ * Takes one slot out of @slots, the first from @from on, round and round. Few are looked at in one go:
+ * all come to be if every go begins elsewhere.
+ */
+static u32 take_slot(u64 *slots, u32 from)
+{
+	u64 rotated = *slots >> from % HF_VM_SLOTS | *slots << (HF_VM_SLOTS - from) % HF_VM_SLOTS;
+	u32 slot = (ctzll(rotated) + from) % HF_VM_SLOTS;
+
+	*slots &= ~(1ULL << slot);
+	return slot;
+}
+
+/* Does thread @tid wait in one of our queues, from which @cpu may take it? */
+static bool can_take(u32 tid, s32 cpu)
+{
+	struct task_struct *p = bpf_task_from_pid(tid);
+	struct task_ctx *tctx;
+	bool can;
+
+	if (!p)
+		return false;
+	tctx = task_ctx_of(p);
+	/* Timers count as part of init(), which may sleep. */
+	bpf_rcu_read_lock();
+	can = tctx && tctx->queued && may_run_on(p, cpu);
+	bpf_rcu_read_unlock();
+	bpf_task_release(p);
+	return can;
+}
+
+/*
  * Has a vCPU that was preempted in a queue been handed its lock since? Then it is the
  * holder for whom the others wait. Returns its thread.
  */
-static u32 find_owner(struct hf_preempted *list)
+static u32 find_owner(struct hf_preempted *list, u32 from)
 {
 	u64 queued = list->queued;
 	int i;
@@ -159,8 +203,7 @@ static u32 find_owner(struct hf_preempted *list)
 
 		if (!queued)
 			break;
-		slot = ctzll(queued);
-		queued &= queued - 1;
+		slot = take_slot(&queued, from);
 		w = MEMBER_VPTR(list->slots, [slot]);
 		if (!w || !w->qnode_hva ||
 		    bpf_probe_read_user(&qnode, sizeof(qnode), (void *)w->qnode_hva))
@@ -175,24 +218,36 @@ static u32 find_owner(struct hf_preempted *list)
 
 /*
  * A preempted vCPU that others wait for in a lock's queue, one that is @next if there is no
- * other; 0: none known.
+ * other; 0: none known. One that @cpu can take comes before those that it cannot.
  */
-static u32 find_holder(struct hf_preempted *list, bool *next)
+static u32 find_holder(struct hf_preempted *list, u32 from, s32 cpu, bool *next)
 {
 	u64 holders = list->holders & list->waiting;
-	struct hf_waiting *w;
+	u32 tid = 0;
+	int i;
 
 	*next = !holders;
 	if (!holders)
 		holders = list->heads & list->waiting;
 	if (!holders)
-		return list->queued ? find_owner(list) : 0;
-	w = MEMBER_VPTR(list->slots, [ctzll(holders)]);
-	return w ? w->tid : 0;
+		return list->queued ? find_owner(list, from) : 0;
+	bpf_for (i, 0, SIBLING_SCAN) {
+		struct hf_waiting *w;
+
+		if (!holders)
+			break;
+		w = MEMBER_VPTR(list->slots, [take_slot(&holders, from)]);
+		if (!w)
+			continue;
+		tid = w->tid;
+		if (can_take(tid, cpu))
+			break;
+	}
+	return tid;
 }
 
 /* A preempted vCPU with a call pending that somebody spins on; 0: none known. */
-static u32 find_called(struct hf_preempted *list)
+static u32 find_called(struct hf_preempted *list, u32 from)
 {
 	u64 waiting = list->waiting;
 	int i;
@@ -202,8 +257,7 @@ static u32 find_called(struct hf_preempted *list)
 
 		if (!waiting)
 			break;
-		w = MEMBER_VPTR(list->slots, [ctzll(waiting)]);
-		waiting &= waiting - 1;
+		w = MEMBER_VPTR(list->slots, [take_slot(&waiting, from)]);
 		if (w && is_called(w->call_queue_hva, w->direct_map_hva, w->slot_hva, w->slot_len))
 			return w->tid;
 	}
@@ -225,13 +279,16 @@ struct stuck {
 __noinline int find_stuck(struct hf_preempted *list __arg_nonnull, u32 class,
 			  struct stuck *s __arg_nonnull)
 {
+	s32 cpu = bpf_get_smp_processor_id();
+	u32 from = bpf_get_prandom_u32();
+
 	__builtin_memset(s, 0, sizeof(*s));
 	if (class == HF_UNKNOWN || !list->waiting)
 		return 0;
 	/* Who is Free waits for no call. */
 	if (class != HF_FREE)
-		s->called_tid = find_called(list);
-	s->holder_tid = find_holder(list, &s->siblings.next);
+		s->called_tid = find_called(list, from);
+	s->holder_tid = find_holder(list, from, cpu, &s->siblings.next);
 	s->siblings.called = s->called_tid;
 	s->siblings.holder = s->holder_tid;
 	s->siblings.queued = list->queued;
