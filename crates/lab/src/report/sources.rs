@@ -59,14 +59,14 @@ fn write_effect(
     effect: &Effect,
     rows: &[Compared],
 ) -> fmt::Result {
-    let overall = verdict::overall(rows);
-    let title = overall.map_or("it depends on the row", Verdict::as_str);
-    writeln!(out, "<h3>{}: {title}</h3>", escape(&effect.name))?;
+    writeln!(out, "<h3>{}: {}</h3>", escape(&effect.name), verdict::headline(rows))?;
     writeln!(out, "<p>{}</p>", prose(&effect.what))?;
     write_table(out, effect, rows)?;
-    let is_gone = |r: &Compared| matches!(r.verdict, Verdict::Gone | Verdict::Reversed);
-    if rows.iter().any(is_gone) && !effect.gone.is_empty() {
-        writeln!(out, "<p><b>A likely reason.</b> {}</p>", prose(&effect.gone))?;
+    if let Some(spread) = verdict::spread(rows) {
+        writeln!(out, "<p>{}</p>", escape(&spread))?;
+    }
+    for reason in verdict::reasons(effect, rows) {
+        writeln!(out, "<p><b>Why {}.</b> {}</p>", escape(&reason.of()), prose(reason.text))?;
     }
     if let Some(drawn) = source_plots::changes(experiment, &effect.name, rows) {
         let caption = "Cross: after over before as printed. Below it ours, under the kernel's scheduler \
@@ -82,32 +82,34 @@ fn write_table(out: &mut String, effect: &Effect, rows: &[Compared]) -> fmt::Res
     let unit = if effect.unit.is_empty() { String::new() } else { format!(", {}", effect.unit) };
     writeln!(out, "<div class=\"wide\"><table>\n<tr><th></th><th>printed{}</th>", escape(&unit))?;
     writeln!(out, "<th>change</th><th>ours</th><th>after / before</th>")?;
-    writeln!(out, "<th class=\"text\">verdict</th><th>holdfast / stock</th></tr>")?;
+    writeln!(
+        out,
+        "<th class=\"text\">verdict</th><th>holdfast</th><th>holdfast / stock</th></tr>"
+    )?;
     for r in rows {
         let change =
             r.row.published_ratio().map(|ratio| format!("{:+.1} %", 100.0 * (ratio - 1.0)));
         let ours = r.ours.as_ref().map_or_else(dash, interval);
-        let reason = r.row.missing.as_ref().map(|why| format!(": {}", escape(why)));
         let rounds = match r.verdict {
             Verdict::Undecided => format!(" ({} rounds)", r.nr_rounds),
             _ => String::new(),
         };
         writeln!(
             out,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{ours}</td><td class=\"text\">{}{rounds}{}</td><td>{}</td></tr>",
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{ours}</td><td class=\"text\">{}{rounds}</td><td>{}</td><td>{}</td></tr>",
             escape(&r.row.name),
             two_lines([printed(&r.row.before), printed(&r.row.after)]),
             change.unwrap_or_else(dash),
             two_lines([r.before, r.after].map(|v| v.map_or_else(dash, values))),
             r.verdict,
-            reason.unwrap_or_default(),
+            two_lines(r.holdfast_values.map(|v| v.map_or_else(dash, values))),
             gains(effect, r),
         )?;
     }
     writeln!(out, "</table></div>")?;
     writeln!(
         out,
-        "<p class=\"hint\">Upper line: before, lower line: after; mean (standard deviation). Ours: {}. [low, high]: 95 % interval; <b>*</b> differs from 1.</p>",
+        "<p class=\"hint\">Upper line: before, or in its case; lower line: after; mean (standard deviation of windows). Ours and holdfast: {}. [low, high]: 95 % interval; <b>*</b> differs from 1.</p>",
         escape(&effect.metric.title())
     )
 }
@@ -137,7 +139,7 @@ fn two_lines([before, after]: [String; 2]) -> String {
 }
 
 /// As it was printed: every digit.
-fn printed(values: &[f64]) -> String {
+pub(super) fn printed(values: &[f64]) -> String {
     match values {
         [] => dash(),
         [mean] => format!("{mean}"),
@@ -145,7 +147,8 @@ fn printed(values: &[f64]) -> String {
     }
 }
 
-fn values(v: Values) -> String {
+/// `12.3 (0.4)`: mean and standard deviation.
+pub(super) fn values(v: Values) -> String {
     let sd = v.sd.map_or_else(String::new, |sd| format!(" ({})", figure(sd)));
     format!("{}{sd}", figure(v.mean))
 }
@@ -157,6 +160,7 @@ fn dash() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::tests::effect;
     use crate::testdata;
 
     #[test]
@@ -173,6 +177,28 @@ mod tests {
         assert!(!page.contains(Verdict::Reproduced.as_str()));
         assert!(page.contains("What does not transfer"));
         assert_eq!(page.matches("<table>").count(), page.matches("</table>").count());
+    }
+
+    #[test]
+    fn all_four_series_have_a_mean_and_a_deviation() {
+        let result = testdata::result();
+        let effect = effect();
+        let rows = verdict::compare(&result, "three-ways", &effect);
+        let mut page = String::new();
+        write_effect(&mut page, &result.experiments[0], &effect, &rows).unwrap();
+        for (case, contender) in [
+            ("lock", "stock"),
+            ("lock <pause>", "stock"),
+            ("lock", "holdfast"),
+            ("lock <pause>", "holdfast"),
+        ] {
+            let s = result
+                .summary("three-ways", case, contender, crate::metric::Metric::TimePerOpUs)
+                .unwrap();
+            let told = format!("{} ({})", figure(s.mean), figure(s.sd.unwrap()));
+            assert!(page.contains(&told), "{told} in {page}");
+        }
+        assert!(page.contains("Standard deviation in % of the mean"), "{page}");
     }
 
     #[test]

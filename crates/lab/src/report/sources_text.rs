@@ -4,10 +4,12 @@
 use std::fmt::{self, Write};
 
 use super::format::ratio;
+use super::sources::values;
+use super::terminal::write_wrapped;
 use crate::experiment::Experiment;
 use crate::result::RunResult;
-use crate::sources;
 use crate::sources::verdict::{self, Compared, Verdict};
+use crate::sources::{self, Effect};
 use crate::stats::{self, Estimate};
 
 /// Writes what belongs to `experiment`, if it measures a source again.
@@ -16,15 +18,47 @@ pub(super) fn write(out: &mut String, result: &RunResult, experiment: &Experimen
     writeln!(out, "\n  {}: {}, {}", published.id, published.author, published.title)?;
     for effect in &published.effects {
         let rows = verdict::compare(result, &experiment.name, effect);
-        let overall = verdict::overall(&rows);
-        let title = overall.map_or("it depends on the row", Verdict::as_str);
-        writeln!(out, "\n  {}: {title}", effect.name)?;
+        let title = format!("{}: {}", effect.name, verdict::headline(&rows));
+        writeln!(out)?;
+        write_wrapped(out, "  ", &title)?;
         line(out, ["", "printed", "ours: after/before", "holdfast / stock", "verdict"])?;
         for row in &rows {
             write_row(out, row)?;
         }
+        write_values(out, effect, &rows)?;
+        for reason in verdict::reasons(effect, &rows) {
+            // What is quoted stands out on a page; here it is words as others are.
+            let text = format!("why {}: {}", reason.of(), reason.text.replace('`', ""));
+            write_wrapped(out, "  ", &text)?;
+        }
     }
     Ok(())
+}
+
+/// Means, and how far windows lie apart: ratios do not tell.
+fn write_values(out: &mut String, effect: &Effect, rows: &[Compared]) -> fmt::Result {
+    let series = |r: &Compared| [r.before, r.after, r.holdfast_values[0], r.holdfast_values[1]];
+    if rows.iter().all(|r| series(r).iter().all(Option::is_none)) {
+        return Ok(());
+    }
+    write_wrapped(out, "  ", &format!("{}, mean (sd):", effect.metric.title()))?;
+    four(out, ["", "before", "after", "holdfast: before", "after"].map(str::to_owned))?;
+    for row in rows {
+        let [before, after, first, second] =
+            series(row).map(|v| v.map_or_else(|| "-".to_owned(), values));
+        // Of one case there is one figure.
+        let second = if row.is_one_case() { String::new() } else { second };
+        four(out, [row.row.name.clone(), before, after, first, second])?;
+    }
+    match verdict::spread(rows) {
+        Some(spread) => write_wrapped(out, "  ", &spread),
+        None => Ok(()),
+    }
+}
+
+fn four(out: &mut String, [name, before, after, first, second]: [String; 5]) -> fmt::Result {
+    let line = format!("  {name:<24} {before:>17} {after:>17} {first:>17} {second:>17}");
+    writeln!(out, "{}", line.trim_end())
 }
 
 fn write_row(out: &mut String, row: &Compared) -> fmt::Result {
@@ -55,6 +89,7 @@ fn line(out: &mut String, [name, printed, ours, holdfast, verdict]: [&str; 5]) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::tests::effect;
     use crate::testdata;
 
     #[test]
@@ -68,5 +103,19 @@ mod tests {
         assert!(text.lines().all(|l| l.chars().count() < 100), "{text}");
         let nr_rows: usize = sources::of("s4").unwrap().effects.iter().map(|e| e.rows.len()).sum();
         assert_eq!(text.lines().filter(|l| l.ends_with("not measured")).count(), nr_rows + 3);
+        assert!(!text.contains("mean (sd)"), "there is none: {text}");
+    }
+
+    #[test]
+    fn means_and_deviations_of_all_four_series_follow_the_ratios() {
+        let result = testdata::result();
+        let effect = effect();
+        let rows = verdict::compare(&result, "three-ways", &effect);
+        let mut text = String::new();
+        write_values(&mut text, &effect, &rows).unwrap();
+        let row = text.lines().find(|l| l.trim_start().starts_with("pauses")).unwrap();
+        assert_eq!(row.matches(" (").count(), 4, "{text}");
+        assert!(text.contains("Standard deviation in % of the mean"), "{text}");
+        assert!(text.lines().all(|l| l.chars().count() < 100 && !l.ends_with(' ')), "{text}");
     }
 }

@@ -56,7 +56,9 @@ fn write_experiment(out: &mut String, result: &RunResult, experiment: &Experimen
     sources_text::write(out, result, experiment)?;
     let base = &experiment.baseline().name;
     for case in &experiment.cases {
-        writeln!(out, "\n  {}: {}", case.name, view::describe(experiment, case))?;
+        writeln!(out)?;
+        let what = format!("{}: {}", case.name, view::describe(experiment, case));
+        write_wrapped(out, "  ", &what)?;
         writeln!(
             out,
             "  {:<12} {:>9} {:<21} {:<21} {:>11}  {:>14}",
@@ -137,7 +139,7 @@ fn write_verdict(out: &mut String, v: &Verdict) -> fmt::Result {
 }
 
 /// Writes `text` after `head`, broken between words; further lines are indented as far as `head`.
-fn write_wrapped(out: &mut String, head: &str, text: &str) -> fmt::Result {
+pub(super) fn write_wrapped(out: &mut String, head: &str, text: &str) -> fmt::Result {
     let indent = " ".repeat(head.chars().count());
     // What ended and what was said last comes from consoles: nothing of it may change the terminal.
     let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();

@@ -2,8 +2,28 @@
 
 use super::{html, source_plots, terminal};
 use crate::metric::Metric;
+use crate::sources::Effect;
 use crate::spins::SpinWaits;
 use crate::{analysis, testdata};
+
+/// Something a source might have printed, of which [`testdata::result`] has the windows.
+pub(super) fn effect() -> Effect {
+    let text = r#"
+name = "Pauses that exit"
+what = "Before: none. After: some."
+unit = "s"
+metric = "time_per_op_us"
+direction = "down"
+gone = "It went."
+reversed = "It came back."
+[[rows]]
+name = "pauses"
+before = [4.0, 0.1]
+after = [3.0, 0.3]
+ours = { before = ["lock", "stock"], after = ["lock <pause>", "stock"] }
+"#;
+    toml::from_str(text).expect("it is well-formed")
+}
 
 #[test]
 fn the_terminal_report_fits_a_terminal() {

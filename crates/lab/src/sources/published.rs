@@ -42,9 +42,12 @@ pub struct Effect {
     /// Where it printed no figures: whether ours should go up, down, or nowhere.
     #[serde(default)]
     pub direction: Option<Direction>,
-    /// Why it may not be seen any more, if it is not.
+    /// Why it may not be seen any more, where it is not.
     #[serde(default)]
     pub gone: String,
+    /// Why it may go the other way, where it does.
+    #[serde(default)]
+    pub reversed: String,
     /// Its table.
     pub rows: Vec<Row>,
 }
@@ -77,6 +80,12 @@ pub struct Row {
     /// Why there are none.
     #[serde(default)]
     pub missing: Option<String>,
+    /// Why they say nothing, though there are some.
+    #[serde(default)]
+    pub unmeasured: Option<String>,
+    /// Why it may not be seen here any more, where that is another reason than the effect's.
+    #[serde(default)]
+    pub gone: Option<String>,
 }
 
 /// Where our before and after are.

@@ -61,6 +61,8 @@ pub struct Compared<'a> {
     pub before: Option<Values>,
     /// Ours after.
     pub after: Option<Values>,
+    /// Holdfast, in the case of before and in that of after.
+    pub holdfast_values: [Option<Values>; 2],
     /// Ours after over before.
     pub ours: Option<Estimate>,
     /// Rounds in which both were measured.
@@ -78,6 +80,8 @@ pub struct Values {
     pub mean: f64,
     /// Standard deviation between them; none for a single one.
     pub sd: Option<f64>,
+    /// How many there are.
+    pub nr_windows: usize,
 }
 
 impl Compared<'_> {
@@ -87,6 +91,23 @@ impl Compared<'_> {
         let mut all = vec![(&ours.before.0, &self.holdfast[0]), (&ours.after.0, &self.holdfast[1])];
         all.dedup_by(|a, b| a.0 == b.0);
         all.into_iter().filter_map(|(case, e)| Some((case.as_str(), e.as_ref()?))).collect()
+    }
+
+    /// Whether before and after are one case under two schedulers.
+    pub fn is_one_case(&self) -> bool {
+        self.row.ours.as_ref().is_some_and(|ours| ours.before.0 == ours.after.0)
+    }
+
+    /// Why it is as it is, as far as its source's file says.
+    fn reason<'b>(&'b self, effect: &'b Effect) -> Option<&'b str> {
+        let row = self.row;
+        let reason = match self.verdict {
+            Verdict::Gone => row.gone.as_deref().unwrap_or(&effect.gone),
+            Verdict::Reversed => &effect.reversed,
+            Verdict::NotMeasurable => row.missing.as_ref().or(row.unmeasured.as_ref())?,
+            _ => return None,
+        };
+        Some(reason.trim()).filter(|reason| !reason.is_empty())
     }
 }
 
@@ -119,6 +140,7 @@ pub fn compare<'a>(result: &RunResult, experiment: &str, effect: &'a Effect) -> 
                 row,
                 before: None,
                 after: None,
+                holdfast_values: [None; 2],
                 ours: None,
                 nr_rounds: 0,
                 holdfast: [None; 2],
@@ -129,20 +151,22 @@ pub fn compare<'a>(result: &RunResult, experiment: &str, effect: &'a Effect) -> 
         let (ours, nr_rounds) = over(&after, &before);
         let mean = |values: &BTreeMap<u32, f64>| {
             let values: Vec<f64> = values.values().copied().collect();
-            let sd = stats::standard_deviation(&values);
-            stats::mean(&values).map(|mean| Values { mean, sd })
+            let (sd, nr_windows) = (stats::standard_deviation(&values), values.len());
+            stats::mean(&values).map(|mean| Values { mean, sd, nr_windows })
         };
         let direction = effect.direction_of(row);
-        let verdict = if begins(&before, &after) {
-            // From nothing to something there is no ratio, and no doubt.
-            if direction == Some(Direction::Up) { Verdict::Reproduced } else { Verdict::Reversed }
-        } else {
-            judge(direction, row.published_ratio(), ours, nr_rounds)
+        let verdict = match ours {
+            _ if row.unmeasured.is_some() => Verdict::NotMeasurable,
+            Some(ours) => judge(direction, row.published_ratio(), ours, nr_rounds),
+            None => judge_without_ratio(direction, &before, &after),
         };
+        let of_holdfast =
+            |Point(case, _): &Point| mean(&series(&Point(case.clone(), HOLDFAST.into())));
         Compared {
             row,
             before: mean(&before),
             after: mean(&after),
+            holdfast_values: [&points.before, &points.after].map(of_holdfast),
             ours,
             nr_rounds,
             holdfast: [&points.before, &points.after].map(|Point(case, _)| gain(case)),
@@ -175,13 +199,40 @@ fn values(
 /// Smallest change that is looked for where no figure was printed.
 const NOTABLE: f64 = 0.1;
 
+/// Where before is zero throughout, or too few windows have a partner.
+fn judge_without_ratio(
+    direction: Option<Direction>,
+    before: &BTreeMap<u32, f64>,
+    after: &BTreeMap<u32, f64>,
+) -> Verdict {
+    if before.is_empty() || after.is_empty() {
+        return Verdict::NotMeasured;
+    }
+    // From nothing to something in every window there is no ratio, and no doubt.
+    if begins(before, after) {
+        return match direction {
+            Some(Direction::Up) => Verdict::Reproduced,
+            Some(Direction::Down) => Verdict::Reversed,
+            Some(Direction::None) => Verdict::Differs,
+            None => Verdict::Undecided,
+        };
+    }
+    let is_enough = before.len().min(after.len()) >= MIN_ROUNDS as usize;
+    let is_nothing = before.values().chain(after.values()).all(|value| *value == 0.0);
+    match direction {
+        Some(Direction::Up) if is_enough && is_nothing => Verdict::Gone,
+        Some(Direction::None) if is_enough && is_nothing => Verdict::Even,
+        // What is not there cannot shrink.
+        _ => Verdict::Undecided,
+    }
+}
+
 fn judge(
     direction: Option<Direction>,
     published: Option<f64>,
-    ours: Option<Estimate>,
+    e: Estimate,
     nr_rounds: u32,
 ) -> Verdict {
-    let Some(e) = ours else { return Verdict::NotMeasured };
     let Some(direction) = direction else { return Verdict::Undecided };
     let high = e.high.unwrap_or(f64::INFINITY);
     let differs = stats::is_significant(e.low, e.high, e.p);
@@ -211,23 +262,103 @@ fn judge(
     if is_smaller { Verdict::Gone } else { Verdict::Undecided }
 }
 
-/// What became of an effect as a whole: what its rows agree on, undecided ones aside.
-pub fn overall(rows: &[Compared]) -> Option<Verdict> {
-    let of = |set: &[Verdict]| -> Vec<Verdict> {
-        let mut all: Vec<Verdict> = rows.iter().map(|r| r.verdict).collect();
-        all.retain(|v| set.contains(v));
-        all.sort();
-        all.dedup();
-        all
-    };
-    use Verdict::{Differs, Even, Gone, Reproduced, Reversed};
-    match of(&[Reproduced, Gone, Reversed, Even, Differs]).as_slice() {
-        [one] => Some(*one),
-        // Nothing is settled: either some windows could not settle it, or there are none.
-        [] => rows.iter().map(|r| r.verdict).min(),
-        // It depends on the row.
-        _ => None,
+/// What became of an effect as a whole: how many of its rows have which verdict.
+pub fn headline(rows: &[Compared]) -> String {
+    let mut counts: BTreeMap<Verdict, usize> = BTreeMap::new();
+    rows.iter().for_each(|r| *counts.entry(r.verdict).or_default() += 1);
+    if let [verdict] = counts.keys().collect::<Vec<_>>().as_slice() {
+        return verdict.to_string();
     }
+    let parts = counts.iter().enumerate().map(|(i, (verdict, n))| match i {
+        0 => format!("{verdict} in {n} of {} rows", rows.len()),
+        _ => format!("{verdict} in {n}"),
+    });
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+/// A reason, and for what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reason<'a> {
+    /// What it is a reason for.
+    pub verdict: Verdict,
+    /// Rows it is one for; none if for all of the effect.
+    pub rows: Vec<&'a str>,
+    /// The reason.
+    pub text: &'a str,
+}
+
+impl Reason<'_> {
+    /// `gone today (A, B)`: what it is a reason for, in words.
+    pub fn of(&self) -> String {
+        match self.rows.as_slice() {
+            [] => self.verdict.to_string(),
+            rows => format!("{} ({})", self.verdict, rows.join("; ")),
+        }
+    }
+}
+
+/// Reasons for what became of `rows`, each once.
+pub fn reasons<'a>(effect: &'a Effect, rows: &'a [Compared]) -> Vec<Reason<'a>> {
+    let mut all: Vec<Reason> = Vec::new();
+    for row in rows {
+        let Some(text) = row.reason(effect) else { continue };
+        match all.iter_mut().find(|r| r.verdict == row.verdict && r.text == text) {
+            Some(reason) => reason.rows.push(&row.row.name),
+            None => {
+                let rows = vec![row.row.name.as_str()];
+                all.push(Reason { verdict: row.verdict, rows, text });
+            }
+        }
+    }
+    for reason in all.iter_mut().filter(|r| r.rows.len() == rows.len()) {
+        reason.rows.clear();
+    }
+    all
+}
+
+/// Windows below which no standard deviation is told of.
+const MIN_WINDOWS: usize = 3;
+
+/// How far windows lie apart: standard deviation over mean, averaged over rows, as a sentence; none where no
+/// row has windows enough.
+pub fn spread(rows: &[Compared]) -> Option<String> {
+    let mean = |of: &dyn Fn(&Compared) -> Option<f64>| {
+        let all: Vec<f64> = rows.iter().filter_map(of).collect();
+        stats::mean(&all).map(|mean| 100.0 * mean)
+    };
+    let relative = |v: Option<Values>| {
+        let v = v.filter(|v| v.nr_windows >= MIN_WINDOWS && v.mean > 0.0)?;
+        Some(v.sd? / v.mean)
+    };
+    let printed = |figures: &[f64]| match figures {
+        [mean, sd, ..] if *mean > 0.0 => Some(sd / mean),
+        _ => None,
+    };
+    let pair = |name: &str, before: Option<f64>, after: Option<f64>| {
+        let parts = [(before, "before"), (after, "after")];
+        let parts: Vec<String> = parts
+            .into_iter()
+            .filter_map(|(value, when)| Some(format!("{} {when}", two_digits(value?))))
+            .collect();
+        (!parts.is_empty()).then(|| format!("{name} {}", parts.join(", ")))
+    };
+    let ours = pair("ours", mean(&|r| relative(r.before)), mean(&|r| relative(r.after)))?;
+    // Where both are one case, there is one figure of it.
+    let is_one_case = rows.iter().all(Compared::is_one_case);
+    let [first, second] = [0, 1].map(|i| mean(&|r| relative(r.holdfast_values[i])));
+    let holdfast = if is_one_case {
+        first.map(|value| format!("holdfast {}", two_digits(value)))
+    } else {
+        pair("holdfast", first, second)
+    };
+    let [before, after] = [mean(&|r| printed(&r.row.before)), mean(&|r| printed(&r.row.after))];
+    let parts: Vec<String> =
+        pair("printed", before, after).into_iter().chain([ours]).chain(holdfast).collect();
+    Some(format!("Standard deviation in % of the mean, averaged over rows: {}.", parts.join("; ")))
+}
+
+fn two_digits(value: f64) -> String {
+    if value < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
 #[cfg(test)]
@@ -263,9 +394,32 @@ mod tests {
             (Some(Nowhere), None, estimate(0.98, 1.0, 1.02), 6, Even),
             (Some(Nowhere), None, estimate(0.5, 1.0, 1.5), 6, Undecided),
             (Some(Nowhere), None, estimate(1.1, 1.2, 1.3), 6, Differs),
-            (Some(Down), Some(0.8), None, 0, NotMeasured),
         ] {
-            assert_eq!(judge(direction, published, ours, rounds), expected, "{ours:?}");
+            assert_eq!(judge(direction, published, ours.unwrap(), rounds), expected, "{ours:?}");
+        }
+    }
+
+    #[test]
+    fn windows_without_a_ratio_are_not_taken_for_no_windows() {
+        use Direction::{Down, None as Nowhere, Up};
+        use Verdict::*;
+        let series = |values: &[f64]| (0..).zip(values.iter().copied()).collect();
+        let (nothing, something) = (series(&[0.0; 6]), series(&[1.0, 2.0, 1.0, 9.0, 1.0, 3.0]));
+        let (some, few) = (series(&[0.0, 2.0, 1.0, 9.0, 1.0, 3.0]), series(&[0.0; 2]));
+        for (direction, before, after, expected) in [
+            (Some(Up), &nothing, &something, Reproduced),
+            (Some(Down), &nothing, &something, Reversed),
+            (Some(Nowhere), &nothing, &something, Differs),
+            (None, &nothing, &something, Undecided),
+            (Some(Up), &nothing, &some, Undecided),
+            (Some(Up), &nothing, &nothing, Gone),
+            (Some(Nowhere), &nothing, &nothing, Even),
+            (Some(Down), &nothing, &nothing, Undecided),
+            (Some(Up), &few, &nothing, Undecided),
+            (Some(Up), &series(&[]), &something, NotMeasured),
+            (Some(Up), &nothing, &series(&[]), NotMeasured),
+        ] {
+            assert_eq!(judge_without_ratio(direction, before, after), expected, "{after:?}");
         }
     }
 
@@ -300,9 +454,53 @@ mod tests {
         assert_eq!(ratio, paired.unwrap().ratio, "it is what the result has for the same case");
         assert_eq!(rows[0].holdfast[0].unwrap().ratio, ratio);
         assert_eq!(rows[1].verdict, Verdict::NotMeasurable);
-        assert_eq!(overall(&rows), Some(Verdict::Reproduced));
-        assert_eq!(overall(&rows[1..]), Some(Verdict::NotMeasurable));
+        assert_eq!(headline(&rows), "reproduced in 1 of 2 rows, not measurable here in 1");
+        assert_eq!(headline(&rows[1..]), "not measurable here");
+        assert_eq!(rows[0].holdfast_values[0], rows[0].after, "it is the same windows");
+        assert!(rows[0].after.unwrap().nr_windows == 8 && rows[0].is_one_case());
+        let spread = spread(&rows).unwrap();
+        // 0.1 of 4 was printed before, and nothing after.
+        assert!(spread.contains("rows: printed 2.5 before; ours "), "{spread}");
+        assert!(spread.contains(" before, ") && spread.contains("; holdfast "), "{spread}");
+        assert_eq!(super::spread(&rows[1..]), None, "nothing was measured");
         let elsewhere = compare(&result, "another", &effect);
         assert_eq!(elsewhere[0].verdict, Verdict::NotMeasured);
+    }
+
+    #[test]
+    fn a_reason_is_told_once_and_of_its_rows_alone() {
+        let text = "name = \"e\"\nwhat = \"\"\nunit = \"s\"\nmetric = \"time_per_op_us\"\n\
+             gone = \"of old\"\nreversed = \"of late\"\n"
+            .to_owned();
+        let row = |name: &str, more: &str| {
+            format!("[[rows]]\nname = \"{name}\"\nbefore = []\nafter = []\n{more}\n")
+        };
+        let ours = "ours = { before = [\"lock\", \"stock\"], after = [\"lock\", \"holdfast\"] }\n";
+        let rows = [
+            row("a", ours),
+            row("b", ours),
+            row("c", &format!("{ours}gone = \"here another\"")),
+            row("d", &format!("{ours}gone = \"\"")),
+            row("e", ours),
+            row("f", &format!("{ours}unmeasured = \"ticks\"")),
+        ];
+        let effect: Effect = toml::from_str(&(text + &rows.concat())).unwrap();
+        let result = testdata::result();
+        let mut rows = compare(&result, "three-ways", &effect);
+        assert_eq!(rows[5].verdict, Verdict::NotMeasurable, "whatever its windows say");
+        assert!(rows[5].ours.is_some());
+        rows[..4].iter_mut().for_each(|r| r.verdict = Verdict::Gone);
+        rows[4].verdict = Verdict::Reversed;
+        let told: Vec<(String, &str)> =
+            reasons(&effect, &rows).iter().map(|r| (r.of(), r.text)).collect();
+        let expected = [
+            ("gone today (a; b)", "of old"),
+            ("gone today (c)", "here another"),
+            ("reversed here (e)", "of late"),
+            ("not measurable here (f)", "ticks"),
+        ];
+        assert_eq!(told, expected.map(|(of, text)| (of.to_owned(), text)));
+        let told = reasons(&effect, &rows[..2]);
+        assert_eq!(told[0].of(), "gone today", "of all of them");
     }
 }
