@@ -51,6 +51,39 @@ mod tests {
     }
 
     #[test]
+    fn what_a_reason_says_was_measured_cites_a_page_that_is_there() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut nr_cited = 0;
+        for (name, text) in PUBLISHED {
+            let published = Published::parse(text).unwrap();
+            for effect in &published.effects {
+                let of_rows = effect.rows.iter().flat_map(|r| [&r.gone, &r.unmeasured]).flatten();
+                for reason in [&effect.gone, &effect.reversed].into_iter().chain(of_rows) {
+                    let cited: Vec<&str> = reason
+                        .split(|c: char| c.is_whitespace() || "(),;".contains(c))
+                        .filter(|word| word.starts_with("docs/"))
+                        .collect();
+                    assert!(!reason.contains("Measured") || !cited.is_empty(), "{name}: {reason}");
+                    for page in &cited {
+                        assert!(root.join(page).is_file(), "{name}: {page}");
+                    }
+                    nr_cited += cited.len();
+                }
+            }
+        }
+        assert!(nr_cited > 0);
+    }
+
+    #[test]
+    fn user_time_that_is_too_short_for_its_ticks_is_not_measurable() {
+        let published = of("s3").unwrap();
+        let user = published.effects.iter().filter(|e| e.name.ends_with("user time"));
+        let rows: Vec<&Row> = user.flat_map(|e| &e.rows).collect();
+        assert_eq!(rows.len(), 12);
+        assert!(rows.iter().all(|r| r.unmeasured.is_some() && r.ours.is_some()));
+    }
+
+    #[test]
     fn changes_are_those_that_were_printed() {
         // In percent, as the sources themselves have them.
         let change = |source: &str, effect: usize, row: usize| {
