@@ -4,7 +4,8 @@
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::plots::{Axes, chart, duration, plot, text};
+use super::format::figure;
+use super::plots::{Axes, Chart, Drawn, chart, duration, plot, text};
 use super::svg::{INK, series};
 use crate::experiment::{Case, Experiment};
 use crate::result::RunResult;
@@ -25,54 +26,116 @@ pub(super) fn changes(e: &Experiment, title: &str, rows: &[Compared]) -> Option<
     if rows.is_empty() {
         return None;
     }
-    // A window that collapsed must not hide all others.
-    let low = ends().fold(1.0, f64::min).max(0.0);
-    let high = ends().fold(1.0, f64::max).min(4.0);
-    let margin = 0.05 * (high - low).max(0.1);
+    let scale = Scale::of(ends());
+    let (first, last) = (scale.at(scale.low), scale.at(scale.high));
+    let margin = 0.05 * (last - first).max(0.1);
+    // Figures beside the dots take a line of text each.
+    let (height, apart) = if scale.is_log { (80, 0.19) } else { (40, 0.17) };
     let nr_rows = rows.len() as f64;
-    let drawn = plot(title, 70 + 40 * rows.len() as u32, |area| {
+    let drawn = plot(title, 70 + height * rows.len() as u32, |area| {
+        let left = if scale.is_log { first - margin } else { (first - margin).max(0.0) };
         let axes = Axes {
-            x: (low - margin).max(0.0)..high + margin,
+            x: left..last + margin,
             y: 0.0..nr_rows,
-            x_title: "ratio",
+            x_title: if scale.is_log { "ratio, logarithmic" } else { "ratio" },
             y_title: "",
             left: 260,
-            x_label: &|x| format!("{x:.2}"),
+            x_label: &|x| if scale.is_log { figure(x.exp2()) } else { format!("{x:.2}") },
             y_label: &|_| String::new(),
             rows: true,
         };
         let mut chart = chart(area, axes)?;
-        let one = [(1.0, 0.0), (1.0, nr_rows)];
+        let one = [(scale.at(1.0), 0.0), (scale.at(1.0), nr_rows)];
         chart.draw_series(std::iter::once(PathElement::new(one, INK.stroke_width(1))))?;
+        // Beside the line, or on its other side where the area ends.
+        let tell = |chart: &Chart, value: f64, ends: [f64; 2], y: f64, color: RGBColor| -> Drawn {
+            if !scale.is_log {
+                return Ok(());
+            }
+            let [from, to] = ends.map(|x| chart.backend_coord(&(x, y)));
+            let has_room = to.0 + 8 + LABEL_WIDTH < area.dim_in_pixel().0 as i32;
+            let (x, side) =
+                if has_room { (to.0 + 8, HPos::Left) } else { (from.0 - 8, HPos::Right) };
+            let style = text(13).color(&color).pos(Pos::new(side, VPos::Center));
+            area.draw(&Text::new(scale.label(value), (x, to.1), style))?;
+            Ok(())
+        };
         for (i, row) in rows.iter().enumerate() {
-            let y = nr_rows - i as f64 - 0.5;
+            let y = nr_rows - i as f64 - 0.45;
             let mut interval = |e: &Estimate, y: f64, color: RGBColor| {
-                let end = e.high.unwrap_or(high).min(high);
-                let line =
-                    PathElement::new([(e.low.min(high), y), (end, y)], color.stroke_width(3));
+                let x = scale.at(e.ratio);
+                let from = scale.at(e.low).min(x);
+                // An interval without an end goes on to that of the axis.
+                let to = e.high.map_or(last, |high| scale.at(high)).max(x);
+                let line = PathElement::new([(from, y), (to, y)], color.stroke_width(3));
                 chart.draw_series(std::iter::once(line))?;
                 let is_clear = stats::is_significant(e.low, e.high, e.p);
                 let dot = if is_clear { color.filled() } else { color.stroke_width(2) };
-                chart.draw_series(std::iter::once(Circle::new((e.ratio.min(high), y), 5, dot)))?;
-                Ok::<(), Box<dyn std::error::Error>>(())
+                chart.draw_series(std::iter::once(Circle::new((x, y), 5, dot)))?;
+                tell(&chart, e.ratio, [from, to], y, color)
             };
             if let Some(e) = &row.ours {
                 interval(e, y, color(STOCK))?;
             }
             for (k, (_, e)) in row.gains().into_iter().enumerate() {
-                interval(e, y - 0.17 - 0.16 * k as f64, color(HOLDFAST))?;
+                interval(e, y - apart * (k + 1) as f64, color(HOLDFAST))?;
             }
             if let Some(ratio) = row.row.published_ratio() {
-                let cross = Cross::new((ratio.min(high), y + 0.2), 6, INK.stroke_width(2));
+                let (x, y) = (scale.at(ratio), y + 0.2);
+                let cross = Cross::new((x, y), 6, INK.stroke_width(2));
                 chart.draw_series(std::iter::once(cross))?;
+                tell(&chart, ratio, [x, x], y, INK)?;
             }
-            let (_, pixel_y) = chart.backend_coord(&(low, y));
+            let (_, pixel_y) = chart.backend_coord(&(first, y));
             let style = text(16).pos(Pos::new(HPos::Right, VPos::Center));
             area.draw(&Text::new(row.row.name.clone(), (262, pixel_y), style))?;
         }
         Ok(())
     });
     Some(drawn)
+}
+
+/// Pixels a figure beside a dot takes.
+const LABEL_WIDTH: i32 = 56;
+
+/// Where ratios are on the axis: one of a hundred must not hide all others, and must not be hidden.
+struct Scale {
+    low: f64,
+    high: f64,
+    /// Whether the axis has powers of two.
+    is_log: bool,
+}
+
+impl Scale {
+    /// Ratios up to this, and down to its inverse, are drawn to scale.
+    const LINEAR: f64 = 4.0;
+    /// Of an axis of powers no end is farther away, whatever an interval's is.
+    const FARTHEST: f64 = 1e5;
+
+    fn of(ends: impl Iterator<Item = f64>) -> Scale {
+        let ends: Vec<f64> = ends.filter(|end| end.is_finite()).collect();
+        let is_log = ends.iter().any(|end| *end > Self::LINEAR || *end < 1.0 / Self::LINEAR);
+        let drawn = |end: &&f64| !is_log || (1.0 / Self::FARTHEST..=Self::FARTHEST).contains(*end);
+        let drawn: Vec<f64> = ends.iter().filter(drawn).copied().collect();
+        let low = drawn.iter().copied().fold(1.0, f64::min);
+        let high = drawn.iter().copied().fold(1.0, f64::max);
+        Scale { low, high, is_log }
+    }
+
+    /// Where on the axis `ratio` is; at its end if it is farther away.
+    fn at(&self, ratio: f64) -> f64 {
+        let ratio = ratio.clamp(self.low, self.high);
+        if self.is_log { ratio.log2() } else { ratio }
+    }
+
+    /// The figure, with an arrow if it is beyond the end.
+    fn label(&self, ratio: f64) -> String {
+        match ratio {
+            r if r > self.high => format!("{} \u{2192}", figure(r)),
+            r if r < self.low => format!("\u{2190} {}", figure(r)),
+            r => figure(r),
+        }
+    }
 }
 
 /// Smallest rate of waits that is drawn, log10 of one per second.
@@ -97,7 +160,9 @@ pub(super) fn spin_waits(result: &RunResult, e: &Experiment, case: &Case) -> Opt
     };
     let used = |slot: &usize| sums.iter().any(|(_, hist)| hist[*slot] > 0);
     let first = (0..64).find(used)?;
-    let last = (0..64).rev().find(used)?.max(SECOND_MODE as usize + 2);
+    let last = (0..64).rev().find(used)?;
+    // A mode that is not there is not named.
+    let has_second_mode = last >= SECOND_MODE as usize;
     let slots = || first..=last;
     let top = slots().flat_map(|slot| sums.iter().map(move |s| rate(s, slot))).fold(0.0, f64::max);
     let drawn = plot(&format!("{}: waits for spinlocks", case.name), 260, |area| {
@@ -108,14 +173,25 @@ pub(super) fn spin_waits(result: &RunResult, e: &Experiment, case: &Case) -> Opt
             y_title: "waits per second",
             left: 74,
             x_label: &|x| duration(x.exp2()),
-            y_label: &|y| super::format::figure(10f64.powf(*y)),
+            y_label: &|y| figure(10f64.powf(*y)),
             rows: false,
         };
         let mut chart = chart(area, axes)?;
-        let mark = [(SECOND_MODE, FLOOR), (SECOND_MODE, top + 0.3)];
-        chart.draw_series(std::iter::once(PathElement::new(mark, INK.stroke_width(1))))?;
-        let (x, y) = chart.backend_coord(&(SECOND_MODE, top + 0.3));
-        area.draw(&Text::new("second mode: somebody did not run", (x + 6, y + 4), text(14)))?;
+        if has_second_mode {
+            let mark = [(SECOND_MODE, FLOOR), (SECOND_MODE, top + 0.3)];
+            chart.draw_series(std::iter::once(PathElement::new(mark, INK.stroke_width(1))))?;
+            // The text is on the side that has room for it.
+            let (x, y) = chart.backend_coord(&(SECOND_MODE, top + 0.3));
+            let is_left = SECOND_MODE - first as f64 > last as f64 + 1.0 - SECOND_MODE;
+            let (x, side) = if is_left { (x - 6, HPos::Right) } else { (x + 6, HPos::Left) };
+            let told = if is_left {
+                "second mode, somebody did not run: \u{2192}"
+            } else {
+                "second mode: somebody did not run"
+            };
+            let style = text(14).pos(Pos::new(side, VPos::Top));
+            area.draw(&Text::new(told, (x, y + 4), style))?;
+        }
         for (i, sum) in sums.iter().enumerate().filter(|(_, (ns, _))| *ns > 0) {
             let steps = slots().flat_map(|slot| {
                 let y = rate(sum, slot);
@@ -126,4 +202,42 @@ pub(super) fn spin_waits(result: &RunResult, e: &Experiment, case: &Case) -> Opt
         Ok(())
     });
     Some(drawn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::effect;
+    use crate::sources::verdict;
+    use crate::testdata;
+
+    fn drawn(ratio: f64, low: f64) -> String {
+        let result = testdata::result();
+        let effect = effect();
+        let mut rows = verdict::compare(&result, "three-ways", &effect);
+        rows[0].ours = Some(Estimate { ratio, low, high: Some(2.0 * ratio), p: 0.01 });
+        changes(&result.experiments[0], "t", &rows).unwrap()
+    }
+
+    #[test]
+    fn a_ratio_of_eighty_is_drawn_to_scale_and_told() {
+        let page = drawn(80.2, 18.0);
+        assert!(page.contains("logarithmic") && page.contains("80.2"), "{page}");
+        // What was printed is told, too.
+        assert!(page.contains("0.750"), "{page}");
+        let page = drawn(1.1, 0.9);
+        assert!(!page.contains("logarithmic"), "{page}");
+    }
+
+    #[test]
+    fn a_scale_is_logarithmic_only_where_a_ratio_needs_it() {
+        assert!(!Scale::of([0.25, 4.0].into_iter()).is_log);
+        let scale = Scale::of([0.9, 45.0, 80.0].into_iter());
+        assert!(scale.is_log && scale.at(45.0) < scale.at(80.0));
+        let scale = Scale::of([0.0, 1.1, 1e9, f64::INFINITY].into_iter());
+        assert!(scale.is_log && scale.at(0.0) == scale.at(scale.low));
+        assert_eq!((scale.low, scale.high), (1.0, 1.1));
+        assert!(scale.label(0.0).starts_with('\u{2190}'));
+        assert!(scale.label(1e9).ends_with('\u{2192}'));
+    }
 }
