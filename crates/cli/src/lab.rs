@@ -14,7 +14,7 @@ use holdfast_lab::campaign::{Campaign, Finished};
 use holdfast_lab::experiment::{Experiment, KernelLine};
 use holdfast_lab::machine::Accel;
 use holdfast_lab::progress::Progress;
-use holdfast_lab::report::{html, terminal};
+use holdfast_lab::report::{html, markdown, terminal};
 use holdfast_lab::result::RunResult;
 use holdfast_lab::runner::{Options, Place};
 use holdfast_lab::stats::Settings;
@@ -119,6 +119,10 @@ pub(crate) struct ReportArgs {
     /// Write the page with plots here, too.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+
+    /// Write it as Markdown here, too: what docs/results has.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
 
     /// Fail if the result does not show what the experiments expect.
     #[arg(long)]
@@ -260,9 +264,13 @@ fn dist_of_this_program() -> anyhow::Result<PathBuf> {
 }
 
 fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
-    if let Some(page) = &args.html {
+    for page in [&args.html, &args.markdown].into_iter().flatten() {
         ensure_no_measurement(page, &args.result)?;
     }
+    anyhow::ensure!(
+        args.html.is_none() || args.html != args.markdown,
+        "one file cannot hold both pages; name another with --markdown"
+    );
     let stored = RunResult::read(&args.result)?;
     let verdicts = stored.expectations.clone();
     // What is shown and checked follows from the windows, not from what was written beside them.
@@ -277,6 +285,12 @@ fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.html {
         html::write(&result, path)?;
         print(&format!("report: {}\n", path.display()))?;
+    }
+    if let Some(path) = &args.markdown {
+        let (from, to) = (args.result.display(), path.display());
+        let command = format!("holdfast lab report {from} --markdown {to}");
+        markdown::write(&result, path, &command)?;
+        print(&format!("report: {to}\n"))?;
     }
     let failed = args.check && !as_expected(&result);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -338,4 +352,24 @@ fn print_listed(name: impl Display, experiment: &Experiment) -> anyhow::Result<(
     const INDENT: &str = "    ";
     let options = textwrap::Options::new(100).initial_indent(INDENT).subsequent_indent(INDENT);
     print(&format!("{name}\n{}\n", textwrap::fill(experiment.summary.trim(), options)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_page_takes_the_place_of_a_measurement_or_of_the_other_page() {
+        let dir = tempfile::tempdir().unwrap();
+        let result = dir.path().join("result.json");
+        fs::write(&result, "what was measured").unwrap();
+        let refused = |html: Option<&str>, markdown: Option<&str>| {
+            let [html, markdown] = [html, markdown].map(|name| Some(dir.path().join(name?)));
+            let args = ReportArgs { result: result.clone(), html, markdown, check: false };
+            report(&args).unwrap_err().to_string()
+        };
+        assert!(refused(None, Some("result.json")).contains("that is the measurement"));
+        assert!(refused(Some("page"), Some("page")).contains("both pages"));
+        assert_eq!(fs::read_to_string(&result).unwrap(), "what was measured");
+    }
 }

@@ -9,8 +9,8 @@ use crate::metric::Metric;
 use crate::report::format::{figure, optional, ratio};
 use crate::report::svg::NR_SERIES;
 use crate::report::view::Deeds;
-use crate::report::{plots, sources, view};
-use crate::result::{Comparison, ResultError, RunResult, Verdict, write_whole};
+use crate::report::{self, plots, sources, view};
+use crate::result::{Comparison, ResultError, RunResult, Verdict};
 
 const STYLE: &str = include_str!("report.css");
 
@@ -24,12 +24,7 @@ pub fn render(result: &RunResult) -> String {
 
 /// Writes the page to `path`; a file that is there stays until the page is whole.
 pub fn write(result: &RunResult, path: &Path) -> Result<(), ResultError> {
-    let page = render(result);
-    // A device, or a link to wherever standard output goes, is not for replacing.
-    let is_file = path.symlink_metadata().map_or(true, |found| found.is_file());
-    let written =
-        if is_file { write_whole(path, page.as_bytes()) } else { std::fs::write(path, page) };
-    written.map_err(|why| ResultError::Write { path: path.into(), why })
+    report::write_page(&render(result), path)
 }
 
 /// Text as it may stand in an element or an attribute.
@@ -77,6 +72,14 @@ fn write_page(out: &mut String, result: &RunResult) -> fmt::Result {
     }
     for line in view::warnings(result) {
         writeln!(out, "<p class=\"warning\">{}</p>", escape(&line))?;
+    }
+    let not_transferred = view::not_transferred(result);
+    if !not_transferred.is_empty() {
+        writeln!(out, "<h2>What does not transfer, in general</h2>\n<ul>")?;
+        for line in &not_transferred {
+            writeln!(out, "<li>{}</li>", prose(line))?;
+        }
+        writeln!(out, "</ul>")?;
     }
     write_verdicts(out, &result.expectations)?;
     for experiment in &result.experiments {

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Shows a result to people: a table in the terminal, and a self-contained HTML page with plots.
+//! Shows a result to people: a table in the terminal, a self-contained HTML page with plots, and Markdown for
+//! `docs/results`.
 //!
-//! Both show the same rows ([`view`]). Neither computes a figure: everything is in the result.
+//! All show the same rows ([`view`]). None computes a figure: everything is in the result.
+
+use std::path::Path;
+
+use crate::result::{ResultError, write_whole};
 
 pub mod format;
 pub mod html;
+pub mod markdown;
 mod plots;
 mod source_plots;
 mod sources;
@@ -12,6 +18,15 @@ mod sources_text;
 mod svg;
 pub mod terminal;
 pub mod view;
+
+/// Writes `page` to `path`; a file that is there stays until the page is whole.
+fn write_page(page: &str, path: &Path) -> Result<(), ResultError> {
+    // A device, or a link to wherever standard output goes, is not for replacing.
+    let is_file = path.symlink_metadata().map_or(true, |found| found.is_file());
+    let written =
+        if is_file { write_whole(path, page.as_bytes()) } else { std::fs::write(path, page) };
+    written.map_err(|why| ResultError::Write { path: path.into(), why })
+}
 
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,7 @@ use super::html::{escape, prose, write_figure};
 use super::source_plots;
 use crate::experiment::Experiment;
 use crate::metric::Better;
-use crate::result::{EMULATED, RunResult};
+use crate::result::RunResult;
 use crate::sources::verdict::{self, Compared, Values, Verdict};
 use crate::sources::{self, Effect, Published};
 use crate::stats::{self, Estimate};
@@ -30,12 +30,6 @@ pub(super) fn write(out: &mut String, result: &RunResult, experiment: &Experimen
     writeln!(out, "<h3>What does not transfer</h3>\n<ul>")?;
     for line in &published.not_transferred {
         writeln!(out, "<li>{}</li>", prose(line))?;
-    }
-    if result.provenance.accelerator == EMULATED {
-        writeln!(
-            out,
-            "<li>The host is emulated: times are not those of hardware, the costs of an exit, an interrupt and a page fault relative to each other neither.</li>"
-        )?;
     }
     writeln!(out, "</ul>\n<h3>All measured</h3>")
 }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-use super::{html, source_plots, terminal};
+use std::path::Path;
+
+use super::{html, markdown, source_plots, terminal};
 use crate::metric::Metric;
-use crate::sources::Effect;
+use crate::result::{ResultError, RunResult};
+use crate::sources::{self, Effect, verdict};
 use crate::spins::SpinWaits;
-use crate::{analysis, testdata};
+use crate::{analysis, builtin, testdata};
 
 /// Something a source might have printed, of which [`testdata::result`] has the windows.
 pub(super) fn effect() -> Effect {
@@ -97,6 +100,22 @@ fn the_page_has_every_plot_in_the_colours_of_its_style_sheet() {
 }
 
 #[test]
+fn what_does_not_transfer_in_general_is_at_the_top_of_a_page() {
+    let mut result = testdata::result();
+    let page = html::render(&result);
+    assert!(page.contains("The host is emulated") && !page.contains("Time is counted"));
+    assert!(!page.contains("The sources had"), "it is none of them");
+    result.experiments[0].name = "s5".into();
+    result.provenance.qemu = Some("10.0.2 (mended), instructions counted".into());
+    let page = html::render(&result);
+    let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text}"));
+    assert!(at("The host is emulated") < at("Time is counted"));
+    assert!(at("The sources had 4 to 32 CPUs") < at("<section>"));
+    result.provenance.accelerator = "here".into();
+    assert!(!html::render(&result).contains("The host is emulated"));
+}
+
+#[test]
 fn names_from_an_experiment_cannot_break_the_page() {
     let page = html::render(&testdata::result());
     assert!(page.contains("lock &lt;pause&gt;"));
@@ -157,11 +176,70 @@ fn an_older_page_stays_where_the_new_one_cannot_be_written() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("report.html");
     std::fs::write(&path, "an older page").unwrap();
-    // A full disk, as far as what is beside it goes.
-    std::os::unix::fs::symlink("/dev/full", dir.path().join("report.html.new")).unwrap();
-    html::write(&testdata::result(), &path).unwrap_err();
-    assert_eq!(std::fs::read_to_string(&path).unwrap(), "an older page");
-    assert!(!dir.path().join("report.html.new").exists());
+    let result = testdata::result();
+    type Write = fn(&RunResult, &Path) -> Result<(), ResultError>;
+    let writes: [Write; 2] = [html::write, |r, path| markdown::write(r, path, "")];
+    for write in writes {
+        // A full disk, as far as what is beside it goes.
+        std::os::unix::fs::symlink("/dev/full", dir.path().join("report.html.new")).unwrap();
+        write(&result, &path).unwrap_err();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "an older page");
+        assert!(!dir.path().join("report.html.new").exists());
+    }
+}
+
+/// A result of all five sources, whose windows have whatever figures.
+fn result_of_sources() -> RunResult {
+    let mut result = testdata::result();
+    let window = result.samples[0].clone();
+    let names = ["s1", "s2", "s3", "s4", "s5"];
+    result.experiments = names.iter().map(|name| builtin::find(name).unwrap().remove(0)).collect();
+    let (mut samples, mut seed) = (Vec::new(), 1u64);
+    for e in &result.experiments {
+        for (case, contender) in
+            e.cases.iter().flat_map(|c| e.contenders.iter().map(move |k| (c, k)))
+        {
+            let level = 10f64.powi(case.name.len() as i32 % 5);
+            for round in 0..6 {
+                let mut sample = window.clone();
+                (sample.experiment, sample.case) = (e.name.clone(), case.name.clone());
+                (sample.contender, sample.round) = (contender.name.clone(), round);
+                sample.metrics = Metric::all()
+                    .into_iter()
+                    .map(|metric| {
+                        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                        (metric, level * (1.0 + (seed >> 40) as f64 / (1u64 << 24) as f64))
+                    })
+                    .collect();
+                samples.push(sample);
+            }
+        }
+    }
+    result.samples = samples;
+    result.provenance.statistics.resamples = 100;
+    result
+}
+
+#[test]
+fn all_five_sources_fit_a_terminal_and_make_tables() {
+    let result = result_of_sources();
+    let text = terminal::render(&result);
+    let page = markdown::render(&result, "holdfast lab report results/all --markdown all.md");
+    let html = html::render(&result);
+    for line in text.lines() {
+        assert!(line.chars().count() < 100 && !line.ends_with(' '), "{line}");
+    }
+    assert!(text.contains("why not measurable here"), "{text}");
+    markdown::tests::assert_tables_are_tables(&page);
+    for (name, effect) in result.experiments.iter().flat_map(|e| {
+        sources::of(&e.name).unwrap().effects.into_iter().map(move |effect| (&e.name, effect))
+    }) {
+        let rows = verdict::compare(&result, name, &effect);
+        let headline = verdict::headline(&rows);
+        let at_top = format!("| {} | {} | {headline} |", name.to_uppercase(), effect.name);
+        assert!(page.contains(&at_top), "{at_top}");
+        assert!(html.contains(&format!("<h3>{}: {headline}</h3>", html::escape(&effect.name))));
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use crate::experiment::{Case, Experiment};
 use crate::metric::{Class, Metric};
 use crate::result::{Comparison, EMULATED, RunResult};
 use crate::scheduler::{Group, SHOWN};
+use crate::sources;
 
 /// A contender in a case.
 #[derive(Clone, Debug)]
@@ -125,16 +126,69 @@ pub fn describe(experiment: &Experiment, case: &Case) -> String {
     parts.join(", ")
 }
 
-/// Where the figures come from, in a line or two.
-pub fn origin(result: &RunResult) -> Vec<String> {
-    let p = &result.provenance;
-    let accelerator = match p.accelerator.as_str() {
+/// What ran the host, in words.
+pub fn accelerator(result: &RunResult) -> &str {
+    match result.provenance.accelerator.as_str() {
         EMULATED => "emulated host (TCG): ratios carry over in direction, times are not hardware's",
         "kvm" => "virtual host (nested KVM)",
         "here" => "this machine itself",
         other => other,
-    };
-    let mut lines = vec![accelerator.to_string()];
+    }
+}
+
+/// Whether the host's clock went by the instructions it executed.
+fn counts_instructions(result: &RunResult) -> bool {
+    result.provenance.qemu.as_ref().is_some_and(|qemu| qemu.contains("instructions counted"))
+}
+
+/// What the host's clock went by.
+pub fn clock(result: &RunResult) -> &'static str {
+    if counts_instructions(result) { "instructions, counted" } else { "the machine's" }
+}
+
+/// What of all figures cannot be carried over to hardware, or is another matter than in the sources; in plain
+/// words. What is so of one source only is in its section.
+pub fn not_transferred(result: &RunResult) -> Vec<&'static str> {
+    let mut lines = Vec::new();
+    if result.provenance.accelerator == EMULATED {
+        lines.push(
+            "The host is emulated, a program that imitates one. Which scheduler is ahead \
+             should carry over; by how much in order of magnitude at best; times do not. What an exit, an interrupt, a page \
+             fault or a missed cache costs, and what each costs relative to the others, is not what it does on hardware, and caches, NUMA \
+             nodes and a changing clock rate are not there at all.",
+        );
+    }
+    if counts_instructions(result) {
+        lines.push(
+            "Time is counted: every instruction takes the host the same nanosecond, a division or an atomic operation on a \
+             contended line as an addition. CPUs take turns of a microsecond. So what else the machine does changes no \
+             figure, and what true concurrency costs is in none. Windows and warm-ups are a quarter as long as the experiment \
+             says, 0.25 to 2 s, where the sources ran for minutes: what happens once a minute is hardly ever in one.",
+        );
+    }
+    if result.experiments.iter().any(|e| sources::of(&e.name).is_some()) {
+        lines.push(
+            "The sources had 4 to 32 CPUs. How often vCPUs are preempted goes by the overcommit, which is kept; how many \
+             siblings wait for one that is goes by their number, which is not. Effects that grow with it are smaller here, and one \
+             that is gone here may be there on a large host.",
+        );
+        lines.push(
+            "The sources had kernels of 2007 to 2012, under Xen or KVM. Today's has other spinlocks (queued, and paravirtual ones \
+             that halt), other locks in place of the contended ones, other schedulers with shorter time slices, and directed yields of its \
+             own. What is gone may be gone for that, and an older kernel still has it.",
+        );
+        lines.push(
+            "Workloads are small and our own where the original takes minutes or is not to be had: they take the same paths, in other \
+             proportions. So ours is compared with theirs by what changes and which way, and figures are not compared.",
+        );
+    }
+    lines
+}
+
+/// Where the figures come from, in a line or two.
+pub fn origin(result: &RunResult) -> Vec<String> {
+    let p = &result.provenance;
+    let mut lines = vec![accelerator(result).to_string()];
     let mut kernels: Vec<String> = Vec::new();
     for facts in p.hosts.iter().chain(&p.guests) {
         let kind = if facts.name == "host" { "host" } else { "guest" };
