@@ -12,11 +12,11 @@ use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use holdfast_lab::campaign::{Campaign, Finished};
 use holdfast_lab::experiment::{Experiment, KernelLine};
-use holdfast_lab::machine::Accel;
+use holdfast_lab::machine::{Accel, cpus_here};
 use holdfast_lab::progress::Progress;
 use holdfast_lab::report::{html, markdown, terminal};
 use holdfast_lab::result::RunResult;
-use holdfast_lab::runner::{Options, Place};
+use holdfast_lab::runner::{Options, Place, available_mib};
 use holdfast_lab::stats::Settings;
 use holdfast_lab::{analysis, builtin, fetch, interrupt};
 
@@ -79,8 +79,15 @@ pub(crate) struct RunArgs {
 
     /// Use this machine as the host instead of booting one: schedulers are loaded here, KVM is
     /// reloaded, guests and hogs run beside whatever else does. Needs root.
+    ///
+    /// Experiments are scaled to the CPUs that this program may use (see taskset(1)): as many times the vCPUs, loops and
+    /// threads as there are times the pCPUs they are written for.
     #[arg(long, conflicts_with = "accel")]
     here: bool,
+
+    /// Use this many of this machine's CPUs, and scale experiments to them; all unless given.
+    #[arg(long, value_name = "N", requires = "here", value_parser = clap::value_parser!(u32).range(1..))]
+    pcpus: Option<u32>,
 
     /// What runs the host.
     #[arg(long, value_enum, default_value_t = AccelArg::Auto)]
@@ -161,6 +168,9 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     if !args.cases.is_empty() {
         experiments = only(experiments, &args.cases)?;
     }
+    if args.here {
+        experiments = scaled_to_this_machine(experiments, args.pcpus)?;
+    }
     let accel = match (args.here, args.accel) {
         (true, _) => Accel::Here,
         (_, AccelArg::Auto) => Accel::Auto,
@@ -208,6 +218,25 @@ fn only(experiments: Vec<Experiment>, cases: &[String]) -> anyhow::Result<Vec<Ex
     }
     let experiments = experiments.into_iter().map(|e| e.only(cases));
     Ok(experiments.filter(|e| !e.cases.is_empty()).collect())
+}
+
+/// The experiments with `wanted` of this machine's CPUs, or all, as their pCPUs.
+fn scaled_to_this_machine(
+    experiments: Vec<Experiment>,
+    wanted: Option<u32>,
+) -> anyhow::Result<Vec<Experiment>> {
+    let mut cpus = cpus_here();
+    if let Some(wanted) = wanted {
+        let nr = cpus.len();
+        anyhow::ensure!(
+            wanted as usize <= nr,
+            "there are {nr} CPUs for this program, and not {wanted}; give a smaller --pcpus, or leave it out"
+        );
+        cpus.truncate(wanted as usize);
+    }
+    let memory_mib = available_mib();
+    let scaled = experiments.into_iter().map(|e| e.scaled_to(&cpus, memory_mib));
+    Ok(scaled.collect::<Result<_, _>>()?)
 }
 
 /// What a directory for it is called.

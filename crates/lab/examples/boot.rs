@@ -103,6 +103,7 @@ fn run(args: &Args) -> Result<()> {
             _ => Accel::Auto,
         },
         cpus: args.cpus,
+        cpus_here: Vec::new(),
         memory_mib: args.memory_mib,
         guest_kernels: vec![kernel],
         dist: args.dist.clone(),

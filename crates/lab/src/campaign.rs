@@ -103,6 +103,11 @@ impl Campaign {
         let earlier = self.earlier(&experiments, &programs, progress);
         let began = began(&earlier.samples);
         let mut provenance = earlier.provenance;
+        let nr_cpus = provenance.machine.nr_cpus;
+        for scaling in experiments.iter().filter_map(|e| e.scaling(nr_cpus)) {
+            progress.note(&scaling);
+            extend(&mut provenance.notes, vec![scaling]);
+        }
         let unfinished = Unfinished {
             experiments: experiments.clone(),
             programs,

@@ -34,6 +34,7 @@ use std::time::{Duration, Instant};
 use holdfast_agent::protocol::{Hello, Reply, Request};
 use serde::{Deserialize, Serialize};
 
+pub use self::accel::cpus_here;
 use self::channel::Channel;
 use self::process::Process;
 pub use self::spec::{Accel, Acceleration, Clock, GuestSpec, MachineSpec, PV_FEATURES};

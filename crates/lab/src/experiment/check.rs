@@ -26,6 +26,19 @@ impl Experiment {
         found.0
     }
 
+    /// What only a result can say, in the experiment that it was made of.
+    pub(super) fn written_by_the_lab(&self) -> Vec<Problem> {
+        let mut found = Problems::default();
+        let is_there = [
+            ("scaled_from", self.host.scaled_from.is_some()),
+            ("cpus", !self.host.cpus.is_empty()),
+        ];
+        for (key, _) in is_there.into_iter().filter(|(_, is_there)| *is_there) {
+            found.add(&format!("host.{key}"), "the lab writes it where it scales; leave it out");
+        }
+        found.0
+    }
+
     fn check_name(&self, found: &mut Problems) {
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if self.name.is_empty() || !self.name.chars().all(fits) {
@@ -41,6 +54,9 @@ impl Experiment {
 
     fn check_host_and_guests(&self, found: &mut Problems) {
         found.range("host.pcpus", self.host.pcpus.into(), 1, 64);
+        if !self.host.cpus.is_empty() && self.host.cpus.len() != self.host.pcpus as usize {
+            found.add("host.cpus", "there must be one for each of the pCPUs");
+        }
         if self.guests.is_empty() {
             found.add("guests", "there must be at least one: [guests.main]");
         }
@@ -57,8 +73,10 @@ impl Experiment {
             }
             found.range(&format!("{key}.vcpus"), guest.vcpus.into(), 1, 64);
             found.range(&format!("{key}.memory_mib"), guest.memory_mib.into(), 128, 1 << 20);
-            if let Some(cpu) = guest.pin.iter().find(|cpu| **cpu >= self.host.pcpus) {
-                let last = self.host.pcpus.saturating_sub(1);
+            found.range(&format!("{key}.pin_width"), guest.pin_width.into(), 1, 64);
+            let last_of = |cpu: u32| cpu.saturating_add(guest.pin_width.saturating_sub(1));
+            if let Some(cpu) = guest.pin.iter().find(|cpu| last_of(**cpu) >= self.host.pcpus) {
+                let (cpu, last) = (last_of(*cpu), self.host.pcpus.saturating_sub(1));
                 found.add(&format!("{key}.pin"), format!("{cpu} is outside 0 to {last}"));
             }
             let needed = guest.memory_mib.saturating_add(HOST_RESERVE_MIB);

@@ -7,6 +7,7 @@
 mod case;
 mod check;
 mod expect;
+mod scale;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -47,6 +48,18 @@ pub enum ExperimentError {
         path: PathBuf,
         /// Every problem found, not only the first.
         problems: Vec<Problem>,
+    },
+    /// The machine is smaller than the host it is written for, and nothing can be had in halves.
+    #[error(
+        "{name} is written for {pcpus} CPUs, and there are {has} for it here; leave out `--here` to boot a host that has them"
+    )]
+    TooFewCpus {
+        /// Name of the experiment.
+        name: String,
+        /// CPUs it is written for.
+        pcpus: u32,
+        /// CPUs that there are.
+        has: usize,
     },
 }
 
@@ -115,11 +128,30 @@ pub struct Host {
     pub memory_mib: u32,
     /// What its clock goes by.
     pub clock: Clock,
+    /// pCPUs it was written for, if it was scaled to others; the lab writes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scaled_from: Option<u32>,
+    /// CPUs of the running machine that are its pCPUs, in their order; the lab writes it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cpus: Vec<u32>,
 }
 
 impl Default for Host {
     fn default() -> Self {
-        Host { pcpus: 2, memory_mib: 4096, clock: Clock::default() }
+        Host {
+            pcpus: 2,
+            memory_mib: 4096,
+            clock: Clock::default(),
+            scaled_from: None,
+            cpus: Vec::new(),
+        }
+    }
+}
+
+impl Host {
+    /// What the kernel calls pCPU `pcpu`.
+    pub fn cpu(&self, pcpu: u32) -> u32 {
+        self.cpus.get(pcpu as usize).copied().unwrap_or(pcpu)
     }
 }
 
@@ -196,9 +228,20 @@ pub struct Guest {
     /// CPUs of the host its vCPUs are pinned to, one each in turn and round again; not pinned if empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pin: Vec<u32>,
+    /// How many CPUs each of these is: from that one on, and a vCPU may run on all of them.
+    #[serde(skip_serializing_if = "is_one")]
+    pub pin_width: u32,
+    /// Whether it stays as it is, with the threads of its workloads, where the experiment is scaled to a larger host.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub fixed: bool,
     /// Whether the guest itself times its waits for spinlocks (`holdfast spins`).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub spins: bool,
+}
+
+/// As serde asks for it.
+fn is_one(n: &u32) -> bool {
+    *n == 1
 }
 
 impl Default for Guest {
@@ -210,6 +253,8 @@ impl Default for Guest {
             cpu: CpuFeatures::default(),
             cmdline: String::new(),
             pin: Vec::new(),
+            pin_width: 1,
+            fixed: false,
             spins: false,
         }
     }
@@ -355,7 +400,8 @@ impl Experiment {
             path: path.into(),
             message: e.to_string().trim_end().into(),
         })?;
-        let problems = experiment.problems();
+        let mut problems = experiment.problems();
+        problems.extend(experiment.written_by_the_lab());
         if problems.is_empty() {
             Ok(experiment)
         } else {

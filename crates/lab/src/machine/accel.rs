@@ -2,6 +2,7 @@
 //! What can run the host: KVM that works, emulation, or the running machine.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -143,11 +144,47 @@ pub(super) fn check_here(spec: &MachineSpec) -> Result<()> {
 pub(super) fn agent_here(spec: &MachineSpec) -> Command {
     let mut command = Command::new(spec.dist.join("holdfast-agent"));
     command.args(["--fd", &SOCKET_FD.to_string(), "--role", "host"]);
+    if !spec.cpus_here.is_empty() {
+        let set = cpu_set(&spec.cpus_here);
+        // SAFETY: one async-signal-safe system call between fork and exec.
+        unsafe {
+            command.pre_exec(move || match libc::sched_setaffinity(0, size_of_val(&set), &set) {
+                -1 => Err(std::io::Error::last_os_error()),
+                _ => Ok(()),
+            });
+        }
+    }
     command
+}
+
+fn cpu_set(cpus: &[u32]) -> libc::cpu_set_t {
+    // SAFETY: an empty set is all zeroes, and CPU_SET checks its bounds.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        for cpu in cpus {
+            libc::CPU_SET(*cpu as usize, &mut set);
+        }
+        set
+    }
+}
+
+/// CPUs that this process may use, in order.
+pub fn cpus_here() -> Vec<u32> {
+    let mut set = cpu_set(&[]);
+    // SAFETY: the set is valid and says its size.
+    if unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) } == -1 {
+        let nr = std::thread::available_parallelism().map_or(1, usize::from);
+        return (0..nr as u32).collect();
+    }
+    // SAFETY: within the bounds of the set.
+    let is_in = |cpu: &u32| unsafe { libc::CPU_ISSET(*cpu as usize, &set) };
+    (0..libc::CPU_SETSIZE as u32).filter(is_in).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -155,6 +192,19 @@ mod tests {
         let spec = MachineSpec { clock: Clock::Instructions, ..MachineSpec::new("dist") };
         let why = check_here(&spec).unwrap_err().to_string();
         assert!(why.contains("clock"), "{why}");
+    }
+
+    #[test]
+    fn what_is_started_here_uses_the_cpus_it_is_given() {
+        let dist = tempfile::tempdir().unwrap();
+        let agent = dist.path().join("holdfast-agent");
+        fs::write(&agent, "#!/bin/sh\ngrep Cpus_allowed_list: /proc/self/status\n").unwrap();
+        fs::set_permissions(&agent, fs::Permissions::from_mode(0o755)).unwrap();
+        let one = *cpus_here().last().unwrap();
+        let spec = MachineSpec { cpus_here: vec![one], ..MachineSpec::new(dist.path()) };
+        let said = agent_here(&spec).output().unwrap().stdout;
+        let said = String::from_utf8(said).unwrap();
+        assert_eq!(said.split_whitespace().last(), Some(&*one.to_string()), "{said}");
     }
 
     #[test]

@@ -66,6 +66,9 @@ pub struct MachineSpec {
     pub accel: Accel,
     /// CPUs; ignored with [`Accel::Here`].
     pub cpus: u32,
+    /// CPUs of the running machine that everything which is started on it may use, with [`Accel::Here`]; those that we may
+    /// use if empty.
+    pub cpus_here: Vec<u32>,
     /// Memory, in MiB; ignored with [`Accel::Here`].
     pub memory_mib: u32,
     /// What its clock goes by.
@@ -91,6 +94,7 @@ impl MachineSpec {
         MachineSpec {
             accel: Accel::Auto,
             cpus: 2,
+            cpus_here: Vec::new(),
             memory_mib: 6144,
             clock: Clock::Machine,
             guest_kernels: vec![Kernel::Linux7],

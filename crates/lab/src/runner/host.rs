@@ -98,6 +98,7 @@ impl LabHost {
         let spec = MachineSpec {
             accel: place.accel,
             cpus: experiment.host.pcpus,
+            cpus_here: experiment.host.cpus.clone(),
             memory_mib: experiment.host.memory_mib,
             clock: experiment.host.clock,
             guest_kernels: kernels,

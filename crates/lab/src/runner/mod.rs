@@ -178,8 +178,8 @@ fn room_for(experiment: &Experiment) -> usize {
     cpus.min(memory as usize)
 }
 
-/// Memory that this machine, or the container that this runs in, has left.
-fn available_mib() -> u64 {
+/// Memory that this machine, or the container that this runs in, has left, MiB.
+pub fn available_mib() -> u64 {
     let mut system = sysinfo::System::new();
     system.refresh_memory();
     let machine = system.available_memory();

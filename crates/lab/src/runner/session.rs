@@ -171,11 +171,14 @@ impl<'a> Session<'a> {
         if !self.facts.iter().any(|(_, f)| *f == facts) {
             self.facts.push((false, facts));
         }
-        let Guest { pin, vcpus, spins, .. } = &self.experiment.guests[name];
+        let Guest { pin, pin_width, vcpus, spins, .. } = &self.experiment.guests[name];
         if !pin.is_empty() {
+            let cpus = |first: u32| {
+                (first..first + *pin_width).map(|cpu| self.experiment.host.cpu(cpu)).collect()
+            };
             // As QEMU names the threads of vCPUs.
             let threads = (0..*vcpus).zip(pin.iter().cycle());
-            let threads = threads.map(|(vcpu, cpu)| (format!("CPU {vcpu}/"), vec![*cpu])).collect();
+            let threads = threads.map(|(vcpu, cpu)| (format!("CPU {vcpu}/"), cpus(*cpu))).collect();
             self.ask(Request::Pin { name: self.host.vm_child(name), threads })?;
         }
         if *spins {
