@@ -10,7 +10,7 @@ use crate::result::{
 };
 use crate::sample::Sample;
 use crate::scheduler;
-use crate::stats::{self, Round, Settings};
+use crate::stats::{self, Estimate, Round, Settings};
 
 /// Puts a result together.
 pub fn conclude(
@@ -80,7 +80,9 @@ pub fn judge_all(result: &RunResult) -> Vec<Verdict> {
 /// Whom a contender is compared with in a case: the baseline, and whom an expectation names.
 fn opponents<'a>(experiment: &'a Experiment, case: &str, contender: &str) -> Vec<&'a str> {
     let mut all = vec![experiment.baseline().name.as_str()];
-    for e in experiment.expect.iter().filter(|e| e.case == case && e.contender == contender) {
+    let is_of_it =
+        |e: &&Expectation| e.case == case && e.contender == contender && e.over_case.is_none();
+    for e in experiment.expect.iter().filter(is_of_it) {
         if let Some(over) = e.over.as_deref().filter(|over| !all.contains(over)) {
             all.push(over);
         }
@@ -161,11 +163,8 @@ fn compare(
         return None;
     }
     let theirs = series(samples, key, baseline);
-    let rounds: Vec<Round> = series(samples, key, contender)
-        .into_iter()
-        .filter_map(|(i, contender)| Some(Round { contender, baseline: *theirs.get(&i)? }))
-        .collect();
-    let e = stats::compare(&rounds, settings)?;
+    let (e, rounds) = over(&series(samples, key, contender), &theirs, settings);
+    let e = e?;
     Some(Comparison {
         experiment: key.experiment.name.clone(),
         case: key.case.into(),
@@ -176,23 +175,51 @@ fn compare(
         low: e.low,
         high: e.high,
         p: e.p,
-        rounds: rounds.len() as u32,
+        rounds,
     })
 }
 
+/// What `contender` has by round over what `baseline` has, and in how many rounds both have something.
+///
+/// Windows of two cases are not neighbours in time: their rounds only count them then, and the interval is as wide as it is
+/// for values drawn independently.
+pub(crate) fn over(
+    contender: &BTreeMap<u32, f64>,
+    baseline: &BTreeMap<u32, f64>,
+    settings: &Settings,
+) -> (Option<Estimate>, u32) {
+    let both = contender.iter().filter_map(|(round, contender)| {
+        Some(Round { contender: *contender, baseline: *baseline.get(round)? })
+    });
+    let rounds: Vec<Round> = both.collect();
+    (stats::compare(&rounds, settings), rounds.len() as u32)
+}
+
 fn judge(result: &RunResult, experiment: &Experiment, e: &Expectation) -> Verdict {
-    let over = e.over.as_deref().unwrap_or(&experiment.baseline().name);
-    let comparison =
-        || result.comparison_over(&experiment.name, &e.case, &e.contender, over, e.metric);
-    let summary = |contender: &str| result.summary(&experiment.name, &e.case, contender, e.metric);
-    let sd = |contender: &str| summary(contender).and_then(|s| s.sd);
+    let opponent = e.over.as_deref().unwrap_or(&experiment.baseline().name);
+    let over_case = e.over_case.as_deref().unwrap_or(&e.case);
+    let comparison = || {
+        if over_case == e.case {
+            let (name, case) = (&experiment.name, &e.case);
+            let c = result.comparison_over(name, case, &e.contender, opponent, e.metric)?;
+            return Some(Estimate { ratio: c.ratio, low: c.low, high: c.high, p: c.p });
+        }
+        let of = |case, contender| {
+            series(&result.samples, Key { experiment, case, metric: e.metric }, contender)
+        };
+        let settings = &result.provenance.statistics;
+        over(&of(&e.case, &e.contender), &of(over_case, opponent), settings).0
+    };
+    let summary =
+        |case: &str, contender: &str| result.summary(&experiment.name, case, contender, e.metric);
+    let sd = |case: &str, contender: &str| summary(case, contender).and_then(|s| s.sd);
     let measured = match e.of {
         Figure::Ratio => comparison().map(|c| c.ratio),
         Figure::Low => comparison().map(|c| c.low),
         Figure::High => comparison().and_then(|c| c.high),
-        Figure::Mean => summary(&e.contender).map(|s| s.mean),
-        Figure::Sd => sd(&e.contender),
-        Figure::SdRatio => match (sd(&e.contender), sd(over)) {
+        Figure::Mean => summary(&e.case, &e.contender).map(|s| s.mean),
+        Figure::Sd => sd(&e.case, &e.contender),
+        Figure::SdRatio => match (sd(&e.case, &e.contender), sd(over_case, opponent)) {
             (Some(theirs), Some(base)) if base > 0.0 => Some(theirs / base),
             _ => None,
         },
@@ -205,9 +232,50 @@ fn judge(result: &RunResult, experiment: &Experiment, e: &Expectation) -> Verdic
         metric: e.metric,
         of: e.of,
         over: e.over.clone(),
+        over_case: e.over_case.clone(),
         min: e.min,
         max: e.max,
         measured,
         met: measured.is_some_and(within),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::testdata;
+
+    /// What comes of an expectation of holdfast in case "lock" of the results that tests look at.
+    fn verdict(expect: &str) -> (RunResult, Verdict) {
+        let text = testdata::TOML.split("[[expect]]").next().unwrap();
+        let expect = format!("[[expect]]\ncase = \"lock\"\ncontender = \"holdfast\"\n{expect}");
+        let experiment =
+            Experiment::parse(&format!("{text}{expect}"), Path::new("x.toml")).unwrap();
+        let RunResult { provenance, samples, .. } = testdata::result();
+        let result = conclude(provenance, vec![experiment], samples, false);
+        let verdict = result.expectations[0].clone();
+        (result, verdict)
+    }
+
+    #[test]
+    fn a_contender_in_one_case_is_held_against_another_in_another() {
+        let over = "metric = \"time_per_op_us\"\nover = \"stock\"\nover_case = \"lock <pause>\"\n";
+        let (result, v) = verdict(&format!("{over}max = 0.6"));
+        let mean = |case, contender| {
+            result.summary("three-ways", case, contender, Metric::TimePerOpUs).unwrap().mean
+        };
+        let ratio = mean("lock", "holdfast") / mean("lock <pause>", "stock");
+        assert!((v.measured.unwrap() - ratio).abs() < 1e-9, "{v:?}");
+        assert!(v.met && v.over_case.as_deref() == Some("lock <pause>"), "{v:?}");
+        let (_, high) = verdict(&format!("{over}of = \"high\"\nmax = {ratio}"));
+        assert!(high.measured.unwrap() > ratio && !high.met, "an end of its interval: {high:?}");
+        let (_, sd) = verdict(&format!("{over}of = \"sd_ratio\"\nmax = 100.0"));
+        assert!(sd.met && sd.measured.unwrap() > 0.0, "{sd:?}");
+        let same =
+            result.comparison("three-ways", "lock", "holdfast", Metric::TimePerOpUs).unwrap();
+        let (_, plain) = verdict("metric = \"time_per_op_us\"\nmax = 1.0");
+        assert_eq!(plain.measured, Some(same.ratio), "without another case nothing changes");
     }
 }

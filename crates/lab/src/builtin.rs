@@ -100,6 +100,14 @@ mod tests {
     }
 
     #[test]
+    fn each_of_the_campaign_has_something_to_check() {
+        for e in find(ALL).unwrap() {
+            assert!(!e.expect.is_empty() && e.expect.iter().all(|x| x.contender == "holdfast"));
+            assert!(!e.clone().quick().expect.is_empty(), "{}: nor has a quick run", e.name);
+        }
+    }
+
+    #[test]
     fn one_of_few_cases_expects_something_of_those_alone() {
         let [contention] = &find("contention").unwrap()[..] else { panic!("not one") };
         let few = contention.clone().only(&["lock".into(), "tlb".into()]);

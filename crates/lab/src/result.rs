@@ -194,6 +194,9 @@ pub struct Verdict {
     /// Name of the contender it is compared with, if not the baseline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over: Option<String>,
+    /// Name of the case that one is looked at in, if not the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over_case: Option<String>,
     /// The figure must not be smaller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<f64>,

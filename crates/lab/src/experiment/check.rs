@@ -230,11 +230,23 @@ impl Experiment {
             if !contenders().any(|name| name == e.contender) {
                 found.unknown(&key("contender"), "contender", &e.contender, contenders());
             }
+            if let Some(case) = &e.over_case {
+                if !self.cases.iter().any(|c| c.name == *case) {
+                    let known = self.cases.iter().map(|c| c.name.as_str());
+                    found.unknown(&key("over_case"), "case", case, known);
+                } else if *case == e.case {
+                    found.add(&key("over_case"), "this is the case itself; leave it out");
+                }
+                if !e.of.is_relative() {
+                    let why = format!("{} is of one case; leave out `over_case`", e.of);
+                    found.add(&key("over_case"), why);
+                }
+            }
             match &e.over {
                 Some(over) if !contenders().any(|name| name == over) => {
                     found.unknown(&key("over"), "contender", over, contenders());
                 }
-                Some(over) if *over == e.contender => {
+                Some(over) if *over == e.contender && e.over_case.is_none() => {
                     found
                         .add(&key("over"), "this is the contender itself, their ratio is always 1");
                 }
@@ -243,6 +255,7 @@ impl Experiment {
                     found.add(&key("over"), why);
                 }
                 None if e.of.is_relative()
+                    && e.over_case.is_none()
                     && !self.contenders.is_empty()
                     && self.baseline().name == e.contender =>
                 {

@@ -77,6 +77,9 @@ pub struct Expectation {
     /// Name of the contender it is compared with, if not the baseline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over: Option<String>,
+    /// Name of the case that one is looked at in, if not the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over_case: Option<String>,
     /// The figure must not be smaller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<f64>,
@@ -99,6 +102,8 @@ struct Written {
     of: Figure,
     #[serde(default, deserialize_with = "one_or_many")]
     over: Vec<String>,
+    #[serde(default)]
+    over_case: Option<String>,
     #[serde(default)]
     min: Option<f64>,
     #[serde(default)]
@@ -140,6 +145,7 @@ impl Written {
                         metric,
                         of: self.of,
                         over: over.cloned(),
+                        over_case: self.over_case.clone(),
                         min: self.min,
                         max: self.max,
                     }));

@@ -494,7 +494,9 @@ impl Experiment {
     /// What is expected of cases that are not measured.
     fn forget_expectations_of_others(&mut self) {
         let cases = &self.cases;
-        self.expect.retain(|e| cases.iter().any(|case| case.name == e.case));
+        let is_measured = |name: &String| cases.iter().any(|case| case.name == *name);
+        self.expect
+            .retain(|e| is_measured(&e.case) && e.over_case.as_ref().is_none_or(is_measured));
     }
 
     /// Length of a window of `case`, ms.

@@ -103,6 +103,9 @@ fn problems_name_the_key_and_what_to_write() {
             "cases[0].args",
             "NUL",
         ),
+        ("vcpus = 2", "pin = [2]", "guests.main.pin", "0 to 1"),
+        ("vcpus = 2", "pin = [0]\npin_width = 3", "guests.main.pin", "2 is outside 0 to 1"),
+        ("vcpus = 2", "pin_width = 0", "guests.main.pin_width", "1 to 64"),
         ("vcpus = 2", "cmdline = \"a\\nb\"", "guests.main.cmdline", "control"),
         ("name = \"other\"", "name = \"stock\"", "contenders[1].name", "already"),
         ("command = [\"scx_other\"]", "command = [\"\"]", "contenders[1].command", "leave out"),
@@ -232,6 +235,38 @@ fn expectations_must_be_about_something() {
     ] {
         let message = expect(&good.replace(from, to)).unwrap_err();
         assert!(message.contains(hint), "{hint}: {message}");
+    }
+}
+
+#[test]
+fn an_expectation_may_compare_with_another_case() {
+    let two = GOOD.to_owned() + "[[cases]]\nname = \"alone\"\nworkload = \"lock\"\n";
+    let expect = "[[expect]]\ncase = \"lock\"\ncontender = \"other\"\nmetric = \"time_per_op_us\"\n\
+                  over_case = \"alone\"\nmax = 2.0\n";
+    let e = parse(&(two.clone() + expect)).unwrap();
+    assert_eq!(e.expect[0].over_case.as_deref(), Some("alone"));
+    assert_eq!(parse(&toml::to_string(&e).unwrap()).unwrap(), e);
+    // With itself, too: that is a ratio of two cases.
+    for contender in ["contender = \"stock\"", "contender = \"other\"\nover = \"other\""] {
+        parse(&(two.clone() + &expect.replace("contender = \"other\"", contender))).unwrap();
+    }
+    assert!(e.clone().only(&["lock".into()]).expect.is_empty(), "there is nothing to compare with");
+    assert_eq!(e.only(&["lock".into(), "alone".into()]).expect.len(), 1);
+    for (from, to, hint) in [
+        ("\"alone\"", "\"alon\"", "there is \"lock\", \"alone\""),
+        ("over_case = \"alone\"", "over_case = \"lock\"", "leave it out"),
+        ("max = 2.0", "of = \"mean\"\nmax = 2.0", "leave out `over_case`"),
+    ] {
+        let message = parse(&(two.clone() + &expect.replace(from, to))).unwrap_err().to_string();
+        assert!(message.contains(hint), "{hint}: {message}");
+    }
+}
+
+#[test]
+fn what_only_a_result_can_say_is_refused_in_a_file() {
+    for (key, line) in [("host.cpus", "cpus = [0, 1]"), ("host.scaled_from", "scaled_from = 2")] {
+        let message = error("[guests.main]", &format!("[host]\n{line}\n[guests.main]"));
+        assert!(message.contains(&format!("\n  {key}: ")), "{message}");
     }
 }
 

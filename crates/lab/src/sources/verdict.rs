@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::published::{Direction, Effect, Point, Row};
+use crate::analysis;
 use crate::metric::Metric;
 use crate::result::RunResult;
-use crate::stats::{self, Estimate, MIN_ROUNDS, Round};
+use crate::stats::{self, Estimate, MIN_ROUNDS};
 
 /// What became of something that was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -122,13 +123,7 @@ pub fn compare<'a>(result: &RunResult, experiment: &str, effect: &'a Effect) -> 
     let series = |point: &Point| values(result, experiment, point, metric);
     let settings = &result.provenance.statistics;
     let over = |after: &BTreeMap<u32, f64>, before: &BTreeMap<u32, f64>| {
-        // Windows of two cases are not neighbours in time: their rounds only count them, and the
-        // interval is as wide as it is for values drawn independently.
-        let both = after.iter().filter_map(|(round, contender)| {
-            Some(Round { contender: *contender, baseline: *before.get(round)? })
-        });
-        let rounds: Vec<Round> = both.collect();
-        (stats::compare(&rounds, settings), rounds.len() as u32)
+        analysis::over(after, before, settings)
     };
     let gain = |case: &str| {
         let [ours, stock] = [HOLDFAST, STOCK].map(|name| series(&Point(case.into(), name.into())));
