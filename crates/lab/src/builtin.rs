@@ -67,7 +67,7 @@ mod tests {
     use super::*;
     use crate::machine::Clock;
     use crate::resume::Done;
-    use crate::runner;
+    use crate::runner::{self, Pace};
 
     /// On a machine with two CPUs, where two hosts that count their instructions measure together.
     fn total(experiments: &[Experiment]) -> Duration {
@@ -75,7 +75,7 @@ mod tests {
         let boots = Duration::from_secs(10) * experiments.len() as u32;
         let time = |e: &Experiment| {
             let hosts = if e.host.clock == Clock::Machine { 1 } else { 2 };
-            runner::estimate(e, &Done::default()) / hosts
+            runner::estimate(e, Pace::of(e.host.clock, true), &Done::default()) / hosts
         };
         boots + experiments.iter().map(time).sum::<Duration>()
     }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use holdfast_agent::protocol::{Hello, Reply, Request};
 
+use super::plan::Pace;
 use crate::error::{Error, Result};
 use crate::experiment::{Contender, CpuFeatures, Experiment, Guest};
 use crate::images::{self, WORKLOADS};
@@ -68,6 +69,15 @@ pub struct HostFacts {
 impl HostFacts {
     pub(super) fn is_emulated(&self) -> bool {
         self.accelerator == EMULATED
+    }
+
+    /// How fast it is.
+    pub(super) fn pace(&self) -> Pace {
+        match (self.counts_instructions, self.is_emulated()) {
+            (true, _) => Pace::Counting,
+            (false, true) => Pace::Emulated,
+            (false, false) => Pace::Real,
+        }
     }
 }
 

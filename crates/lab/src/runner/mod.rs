@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 pub use self::host::{Host, HostFacts, LabHost, Place};
 use self::measure::{blank, measure};
+pub use self::plan::Pace;
 use self::plan::{Group, Window};
 use self::session::{Session, Trouble};
 use crate::error::{Error, Result};
@@ -80,25 +81,25 @@ pub type Keep<'a> = dyn FnMut(Sample) + Send + 'a;
 
 /// What an experiment is a part of.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct Part<'a> {
     /// When the whole run began.
     pub began: Instant,
     /// What was measured before it was stopped.
     pub done: Done,
-    /// How long the experiments after this one will take.
-    pub later: Duration,
+    /// The experiments after this one.
+    pub later: &'a [Experiment],
 }
 
-impl Part {
+impl Part<'_> {
     /// The only one of a run that begins now.
-    pub fn whole() -> Part {
-        Part { began: Instant::now(), done: Done::default(), later: Duration::ZERO }
+    pub fn whole() -> Self {
+        Part { began: Instant::now(), done: Done::default(), later: &[] }
     }
 }
 
 /// How long an experiment will take, if everything takes as long as it usually does.
-pub fn estimate(experiment: &Experiment, done: &Done) -> Duration {
-    plan::estimate(experiment, &plan::left(experiment, done))
+pub fn estimate(experiment: &Experiment, pace: Pace, done: &Done) -> Duration {
+    plan::estimate(experiment, pace, &plan::left(experiment, done))
 }
 
 /// Runs one experiment, or what is left of it. Each window is handed to `keep` as soon as it is over.
@@ -125,12 +126,20 @@ pub fn run(
         Err(e) => return Measured { ended_by: Some(e), ..Measured::default() },
     };
     let waiting = plan::by_round(left);
-    let is_alone = !first.facts().counts_instructions;
+    let facts = first.facts();
+    let is_alone = !facts.counts_instructions;
+    // Where all are booted one is emulated if another is.
+    let later = part.later.iter().map(|e| {
+        let pace = Pace::of(e.host.clock, facts.is_emulated());
+        estimate(e, pace, &part.done)
+    });
+    let later = later.sum();
+    let pace = facts.pace();
     let nr_hosts = if is_alone { 1 } else { wanted.clamp(1, waiting.len()) };
     let work = Mutex::new(Work {
-        pace: Pace {
+        clock: RunClock {
             start: Instant::now(),
-            planned: plan::estimate(&experiment, &waiting),
+            planned: plan::estimate(&experiment, pace, &waiting),
             nr_hosts: nr_hosts as u32,
         },
         nr_all: plan::plan(&experiment).iter().map(|g| g.windows.len()).sum(),
@@ -141,7 +150,7 @@ pub fn run(
         failures: vec![0; experiment.contenders.len()],
         nr_at_work: nr_hosts,
         nr_measured: 0,
-        measured: Measured { facts: Some(first.facts()), ..Measured::default() },
+        measured: Measured { facts: Some(facts), ..Measured::default() },
     });
     let is_observed = experiment.contenders.iter().any(|c| experiment.observes(c));
     let new_run = |number| Run {
@@ -151,6 +160,8 @@ pub fn run(
         number,
         attempt: 0,
         part,
+        pace,
+        later,
         nr_measured: 0,
     };
     std::thread::scope(|scope| {
@@ -189,14 +200,14 @@ pub fn available_mib() -> u64 {
 }
 
 /// How fast this machine is, compared with the one that the plan's times are from.
-struct Pace {
+struct RunClock {
     start: Instant,
     /// What was planned for everything.
     planned: Duration,
     nr_hosts: u32,
 }
 
-impl Pace {
+impl RunClock {
     /// How long will take what is planned to take `left`, and `later` after that?
     fn left(&self, left: Duration, later: Duration) -> Duration {
         self.left_after(self.start.elapsed(), left, later)
@@ -218,7 +229,7 @@ struct Work<'a> {
     waiting: VecDeque<Group>,
     /// What each host is at.
     taken: Vec<Group>,
-    pace: Pace,
+    clock: RunClock,
     nr_all: usize,
     step: Step<'a>,
     keep: &'a mut Keep<'a>,
@@ -266,7 +277,11 @@ struct Run<'a, 'w> {
     number: usize,
     /// Attempts at the window that is next.
     attempt: u32,
-    part: &'a Part,
+    part: &'a Part<'a>,
+    /// How fast its hosts are.
+    pace: Pace,
+    /// How long the experiments after this one will take.
+    later: Duration,
     /// Windows that count.
     nr_measured: u32,
 }
@@ -363,8 +378,8 @@ impl<'a, 'w> Run<'a, 'w> {
 
     fn tell(&self, work: &mut Work, window: Window) {
         let nr_left: usize = work.left().map(|group| group.windows.len()).sum();
-        let planned = plan::estimate(self.experiment, work.left());
-        let left = work.pace.left(planned, self.part.later);
+        let planned = plan::estimate(self.experiment, self.pace, work.left());
+        let left = work.clock.left(planned, self.later);
         let is_one = work.taken.len() == 1;
         let on = if is_one { String::new() } else { format!(" on {} hosts", work.taken.len()) };
         work.step.at(&format!(
@@ -477,9 +492,9 @@ mod tests {
     #[test]
     fn the_time_left_follows_the_machine_and_not_the_first_windows() {
         let minutes = |n: u64| Duration::from_secs(60 * n);
-        let pace = Pace { start: Instant::now(), planned: minutes(160), nr_hosts: 2 };
+        let clock = RunClock { start: Instant::now(), planned: minutes(160), nr_hosts: 2 };
         let left = |elapsed: u64, done: u64| {
-            pace.left_after(minutes(elapsed), minutes(160 - done), minutes(0)).as_secs() / 60
+            clock.left_after(minutes(elapsed), minutes(160 - done), minutes(0)).as_secs() / 60
         };
         assert_eq!(left(0, 0), 80);
         // Both hosts have started guests for two minutes, of which little was planned.
