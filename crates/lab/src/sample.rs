@@ -76,7 +76,7 @@ pub struct Sample {
     /// Why this window does not count; absent if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// Name of the VM's process in the snapshots.
+    /// Name of the VM's process in the snapshots; of the workload's own, in whose place it is, where that ran on the host.
     pub vm: String,
     /// Names of the hogs in the snapshots.
     pub hogs: Vec<String>,

@@ -72,6 +72,31 @@ fn measures_every_window_of_every_contender() {
     }
 }
 
+#[test]
+fn a_case_on_the_host_is_measured_without_any_guest() {
+    let to = "name = \"hog\"\nguest = \"host\"\nworkload = \"hog\"";
+    let experiment = local::experiment("name = \"hog\"\nworkload = \"hog\"", to);
+    let (measured, samples) =
+        run_with(&experiment.clone().only(&["hog".into()]), &options(), |_| ());
+    assert!(measured.ended_by.is_none(), "{measured:?}");
+    assert_eq!((measured.guests.len(), samples.len()), (0, 4));
+    for sample in &samples {
+        assert_eq!(sample.problem, None);
+        let value = |m| sample.value(m).unwrap_or_else(|| panic!("{m} of {sample:?}"));
+        assert!(value(Metric::Throughput) > 0.0);
+        let percent = value(Metric::VmCpuPercent);
+        assert!((1.0..=110.0).contains(&percent), "{percent} % of one loop's CPU");
+        // What is there of a guest is absent, not zero.
+        assert_eq!(sample.after.as_ref().unwrap().guest, None);
+        assert_eq!(sample.value(Metric::UserUsPerOp), None);
+    }
+    // Before and after cases that have one, too.
+    let (measured, samples) = run_with(&experiment, &options(), |_| ());
+    assert!(measured.ended_by.is_none(), "{measured:?}");
+    assert_eq!((measured.guests.len(), samples.len(), covered(&samples).len()), (1, 8, 8));
+    assert!(samples.iter().all(Sample::is_valid));
+}
+
 /// Hosts that count their instructions measure together, and none does what another has done.
 #[test]
 fn two_hosts_share_the_rounds() {

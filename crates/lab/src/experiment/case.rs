@@ -24,31 +24,31 @@ pub const WORKLOADS: [&str; 17] = [
     "wakeup",
 ];
 
-/// Programs that may run on the host beside the guest: those that need no other files, and the one
+/// Programs that may run on the host: those that need no other files, and the one
 /// that is a virtual machine itself.
 pub const WORKLOADS_ON_HOST: [&str; 14] = [
     "hostile", "hog", "lock", "metadata", "tlb", "fork", "pipes", "ebizzy", "mm", "pool", "rwlock",
     "futex", "mutex", "wakeup",
 ];
 
-/// Where a workload beside the guest runs if not in another guest.
+/// Where a workload runs if not in a guest.
 pub const ON_HOST: &str = "host";
 
-/// A workload in a guest, run under every contender.
+/// A workload in a guest, or on the host, run under every contender.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
     /// Name in the result and the report.
     pub name: String,
-    /// One of [`WORKLOADS`].
+    /// One of [`WORKLOADS`], or on the host of [`WORKLOADS_ON_HOST`].
     pub workload: String,
-    /// Threads or processes of the workload; as many as the guest has vCPUs unless given.
+    /// Threads or processes of the workload; as many as the guest has vCPUs, or the host CPUs, unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
     /// More arguments for the workload.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
-    /// Name of the guest it runs in.
+    /// Name of the guest it runs in, or [`ON_HOST`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<String>,
     /// Other guests, or programs on the host, that run a workload at the same time.

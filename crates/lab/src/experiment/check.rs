@@ -97,6 +97,7 @@ impl Experiment {
 
     fn check_guest_name(&self, key: &str, name: Option<&str>, found: &mut Problems) {
         if let Some(name) = name
+            && name != ON_HOST
             && !self.guests.contains_key(name)
         {
             found.unknown(key, "guest", name, self.guests.keys().map(String::as_str));
@@ -140,8 +141,12 @@ impl Experiment {
         found.names("cases", &names);
         for (i, case) in self.cases.iter().enumerate() {
             let key = |field: &str| format!("cases[{i}].{field}");
-            if !WORKLOADS.contains(&case.workload.as_str()) {
-                found.unknown(&key("workload"), "workload", &case.workload, WORKLOADS.into_iter());
+            let guest = case.guest.as_deref().or(self.defaults.guest.as_deref());
+            let is_on_host = guest == Some(ON_HOST);
+            let workloads: &[&str] = if is_on_host { &WORKLOADS_ON_HOST } else { &WORKLOADS };
+            if !workloads.contains(&case.workload.as_str()) {
+                let known = workloads.iter().copied();
+                found.unknown(&key("workload"), "workload", &case.workload, known);
             }
             if let Some(threads) = case.threads {
                 // The counter file has a slot for each thread.
@@ -159,9 +164,8 @@ impl Experiment {
             if let Some(ops) = case.warmup_ops {
                 found.range(&key("warmup_ops"), ops, 1, 1_000_000_000);
             }
-            let guest = case.guest.as_deref();
-            self.check_guest_name(&key("guest"), guest, found);
-            if guest.is_none() && self.defaults.guest.is_none() && self.guests.len() > 1 {
+            self.check_guest_name(&key("guest"), case.guest.as_deref(), found);
+            if guest.is_none() && self.guests.len() > 1 {
                 found.add(
                     &key("guest"),
                     "there are several guests; say here or in [defaults] which one: guest = \"...\"",
@@ -175,7 +179,7 @@ impl Experiment {
     fn check_beside(&self, case: &Case, key: &dyn Fn(&str) -> String, found: &mut Problems) {
         let own = case.guest.as_ref().or(self.defaults.guest.as_ref());
         let own = own.or_else(|| self.guests.keys().next()).map(String::as_str);
-        let mut taken: Vec<&str> = own.into_iter().collect();
+        let mut taken: Vec<&str> = own.into_iter().filter(|own| *own != ON_HOST).collect();
         for (i, beside) in case.beside.iter().enumerate() {
             let key = |field: &str| key(&format!("beside[{i}].{field}"));
             let Beside { on, workload, threads, .. } = beside;

@@ -417,24 +417,25 @@ impl Experiment {
             .unwrap_or(&self.contenders[0])
     }
 
-    /// The guest `case` runs in, with its name.
+    /// The guest `case` runs in, with its name; none if it runs on the host.
     ///
     /// # Panics
     /// If the experiment was not checked: a checked one has every guest that is named.
-    pub fn guest_of(&self, case: &Case) -> (&str, &Guest) {
+    pub fn guest_of(&self, case: &Case) -> Option<(&str, &Guest)> {
         let name = case.guest.as_ref().or(self.defaults.guest.as_ref());
         let found = match name {
+            Some(name) if name == ON_HOST => return None,
             Some(name) => self.guests.get_key_value(name),
             None => self.guests.first_key_value(),
         };
         let (name, guest) = found.expect("a checked experiment has every guest that is named");
-        (name, guest)
+        Some((name, guest))
     }
 
     /// Every guest that runs in `case`, that of its own workload first.
     pub fn guests_of<'a>(&'a self, case: &'a Case) -> Vec<&'a str> {
         let beside = case.beside.iter().map(|b| b.on.as_str()).filter(|on| *on != ON_HOST);
-        std::iter::once(self.guest_of(case).0).chain(beside).collect()
+        self.guest_of(case).map(|(name, _)| name).into_iter().chain(beside).collect()
     }
 
     /// Threads of a workload that runs beside that of its case.
@@ -455,7 +456,8 @@ impl Experiment {
 
     /// Threads of the workload of `case`.
     pub fn threads_of(&self, case: &Case) -> u32 {
-        case.threads.unwrap_or(self.guest_of(case).1.vcpus)
+        let cpus = self.guest_of(case).map_or(self.host.pcpus, |(_, guest)| guest.vcpus);
+        case.threads.unwrap_or(cpus)
     }
 
     /// Whether the observer runs beside `contender`.

@@ -73,8 +73,8 @@ impl Experiment {
     }
 
     fn times(mut self, factor: u32) -> Experiment {
-        let is_fixed: Vec<bool> =
-            self.cases.iter().map(|case| self.guest_of(case).1.fixed).collect();
+        let is_fixed = |case| self.guest_of(case).is_some_and(|(_, guest)| guest.fixed);
+        let is_fixed: Vec<bool> = self.cases.iter().map(is_fixed).collect();
         for (case, is_fixed) in self.cases.iter_mut().zip(is_fixed) {
             case.hogs = case.hogs.map(|n| n.saturating_mul(factor));
             if !is_fixed {
@@ -170,7 +170,8 @@ mod tests {
                 }
                 for (case, grown) in e.cases.iter().zip(&scaled.cases) {
                     let what = format!("{what}: {}", case.name);
-                    let times = if e.guest_of(case).1.fixed { 1 } else { factor };
+                    let is_fixed = e.guest_of(case).is_some_and(|(_, guest)| guest.fixed);
+                    let times = if is_fixed { 1 } else { factor };
                     assert_eq!(scaled.hogs_of(grown), factor * e.hogs_of(case), "{what}");
                     assert_eq!(scaled.threads_of(grown), times * e.threads_of(case), "{what}");
                     for (b, grown) in case.beside.iter().zip(&grown.beside) {

@@ -50,8 +50,8 @@ fn fills_in_what_is_left_out() {
     assert_eq!(e.baseline().name, "stock");
     let case = &e.cases[0];
     assert_eq!((e.threads_of(case), e.hogs_of(case), e.pause_exits_of(case)), (2, 0, false));
-    assert_eq!(e.guest_of(case).0, "main");
-    assert_eq!(e.guest_of(case).1.cpu, CpuFeatures::default());
+    let (name, guest) = e.guest_of(case).unwrap();
+    assert_eq!((name, guest.cpu), ("main", CpuFeatures::default()));
     assert_eq!(e.length_ms_of(case), e.windows.length_ms);
 }
 
@@ -151,6 +151,20 @@ fn workloads_may_run_beside_that_of_the_case() {
     let threads: Vec<u32> = case.beside.iter().map(|b| e.threads_beside(b)).collect();
     assert_eq!(threads, [3, 2], "as many as vCPUs, and on the host as CPUs");
     assert_eq!(parse(&toml::to_string(&e).unwrap()).unwrap(), e);
+}
+
+#[test]
+fn a_workload_may_run_on_the_host_without_any_guest() {
+    let on_host = GOOD.replace("workload = \"lock\"", "workload = \"pipes\"\nguest = \"host\"");
+    let e = parse(&on_host).unwrap();
+    let case = &e.cases[0];
+    assert!(e.guest_of(case).is_none() && e.guests_of(case).is_empty());
+    assert_eq!(e.threads_of(case), e.host.pcpus);
+    let message = parse(&on_host.replace("pipes", "build")).unwrap_err().to_string();
+    assert!(message.contains("cases[0].workload") && message.contains("\"pipes\""), "{message}");
+    let beside = "[[cases.beside]]\non = \"main\"\nworkload = \"hog\"\n";
+    let e = parse(&(on_host + beside)).unwrap();
+    assert_eq!(e.guests_of(&e.cases[0]), ["main"], "one may run beside it");
 }
 
 #[test]

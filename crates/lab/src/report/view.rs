@@ -93,12 +93,15 @@ pub fn deeds<'a>(result: &RunResult, experiment: &'a Experiment, case: &Case) ->
 
 /// What a case is, in a line.
 pub fn describe(experiment: &Experiment, case: &Case) -> String {
-    let (_, guest) = experiment.guest_of(case);
-    let mut parts = vec![
-        format!("{} x {}", case.workload, experiment.threads_of(case)),
-        format!("{} vCPUs on {} pCPUs", guest.vcpus, experiment.host.pcpus),
-        format!("guest kernel {}", guest.kernel),
-    ];
+    let mut parts = vec![format!("{} x {}", case.workload, experiment.threads_of(case))];
+    let pcpus = experiment.host.pcpus;
+    match experiment.guest_of(case) {
+        Some((_, guest)) => parts.extend([
+            format!("{} vCPUs on {pcpus} pCPUs", guest.vcpus),
+            format!("guest kernel {}", guest.kernel),
+        ]),
+        None => parts.push(format!("on the host of {pcpus} pCPUs")),
+    }
     for b in &case.beside {
         let threads = experiment.threads_beside(b);
         parts.push(match experiment.guests.get(&b.on) {
@@ -113,15 +116,17 @@ pub fn describe(experiment: &Experiment, case: &Case) -> String {
         1 => parts.push("1 hog".into()),
         n => parts.push(format!("{n} hogs")),
     }
-    parts.push(format!(
-        "pause exits {}",
-        if experiment.pause_exits_of(case) { "on" } else { "off" }
-    ));
-    if !guest.cpu.pv_spinlocks {
-        parts.push("no PV spinlocks".into());
+    if !experiment.guests_of(case).is_empty() {
+        let pause_exits = if experiment.pause_exits_of(case) { "on" } else { "off" };
+        parts.push(format!("pause exits {pause_exits}"));
     }
-    if !guest.cmdline.is_empty() {
-        parts.push(guest.cmdline.clone());
+    if let Some((_, guest)) = experiment.guest_of(case) {
+        if !guest.cpu.pv_spinlocks {
+            parts.push("no PV spinlocks".into());
+        }
+        if !guest.cmdline.is_empty() {
+            parts.push(guest.cmdline.clone());
+        }
     }
     parts.join(", ")
 }

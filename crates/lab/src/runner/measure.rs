@@ -55,7 +55,8 @@ pub(super) fn measure(
     let after = after?;
     let problem =
         sample.before.as_ref().and_then(|before| misaligned(before, &after, session.shortened()));
-    if let Some(before) = sample.before.as_ref().filter(|_| experiment.guest_of(case).1.spins) {
+    let times_spins = experiment.guest_of(case).is_some_and(|(_, guest)| guest.spins);
+    if let Some(before) = sample.before.as_ref().filter(|_| times_spins) {
         sample.spins = session.spins(before.workload.t_ns, after.workload.t_ns)?;
     }
     sample.after = Some(after);
@@ -128,7 +129,11 @@ fn snapshot(session: &mut Session, end: End) -> Outcome<Snapshot> {
             (Asked::Job(i), Answered::Ok(reply)) => {
                 let mut answered = answers(reply)?;
                 workloads[i] = Some(counters_of(session, &jobs[i], &mut answered)?);
-                if let (0, Some(Answered::Ok(Reply::ReadFile { data, .. }))) = (i, answered.pop()) {
+                // What the host's CPUs did is not what a guest's did.
+                let is_guests = i == 0 && jobs[i].guest.is_some();
+                if let (true, Some(Answered::Ok(Reply::ReadFile { data, .. }))) =
+                    (is_guests, answered.pop())
+                {
                     guest = GuestTimes::parse(&String::from_utf8_lossy(&data));
                 }
             }

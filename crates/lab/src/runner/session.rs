@@ -104,9 +104,12 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Name, in samples, of the process of the VM that is measured.
+    /// Name, in samples, of the process of the VM that is measured; where the case's workload runs on the host, of that.
     pub(super) fn vm(&self) -> String {
-        self.guests.first().map_or_else(String::new, |name| self.host.vm_child(name))
+        match self.running_jobs().into_iter().next().map(|own| (own.guest, own.child)) {
+            Some((None, child)) => child,
+            _ => self.guests.first().map_or_else(String::new, |name| self.host.vm_child(name)),
+        }
     }
 
     /// Names of the hogs.

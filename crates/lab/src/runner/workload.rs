@@ -51,7 +51,7 @@ impl Job {
     /// What it is called in messages.
     fn title(&self) -> String {
         match &self.guest {
-            Some(_) if self.child == WORKLOAD => "the workload".into(),
+            _ if self.child == WORKLOAD => "the workload".into(),
             Some(guest) => format!("the workload in {guest}"),
             None => "the workload beside the guest".into(),
         }
@@ -92,7 +92,7 @@ impl Session<'_> {
             }
         };
         let own = job(
-            Some(e.guest_of(case).0),
+            e.guest_of(case).map(|(name, _)| name),
             WORKLOAD.into(),
             &case.workload,
             e.threads_of(case),
