@@ -13,6 +13,7 @@ mod guests;
 mod init;
 mod measure;
 mod modules;
+mod perf;
 mod ring;
 mod serve;
 mod sockets;

@@ -27,24 +27,32 @@ pub(crate) fn cpu_times(children: &Children, names: &[String]) -> Result<Reply, 
             Failure { message, console: child.tails(std::time::Duration::ZERO) }
         };
         let found = tasks.len();
-        let mut processes = vec![child.pid];
-        while let Some(pid) = processes.pop() {
-            let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
-            for thread in threads.flatten() {
-                let Ok(tid) = thread.file_name().to_string_lossy().parse::<i32>() else { continue };
-                // A thread may end between the listing and here.
-                let Some(task) = task_time(name, pid, tid)? else { continue };
-                tasks.push(task);
-                let begun = fs::read_to_string(format!("/proc/{pid}/task/{tid}/children"));
-                let begun = begun.unwrap_or_default();
-                processes.extend(begun.split_ascii_whitespace().flat_map(str::parse::<i32>));
-            }
+        for (pid, tid) in threads_of(child.pid) {
+            // A thread may end between the listing and here.
+            tasks.extend(task_time(name, pid, tid)?);
         }
         if tasks.len() == found {
             return Err(dead());
         }
     }
     Ok(Reply::CpuTimes(CpuTimes { t_ns, tasks }))
+}
+
+/// Process and thread ids of a process and of those that it has begun.
+pub(crate) fn threads_of(pid: i32) -> Vec<(i32, i32)> {
+    let mut all = Vec::new();
+    let mut processes = vec![pid];
+    while let Some(pid) = processes.pop() {
+        let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
+        for thread in threads.flatten() {
+            let Ok(tid) = thread.file_name().to_string_lossy().parse::<i32>() else { continue };
+            all.push((pid, tid));
+            let begun = fs::read_to_string(format!("/proc/{pid}/task/{tid}/children"));
+            let begun = begun.unwrap_or_default();
+            processes.extend(begun.split_ascii_whitespace().flat_map(str::parse::<i32>));
+        }
+    }
+    all
 }
 
 fn task_time(name: &str, pid: i32, tid: i32) -> Result<Option<TaskTime>, Failure> {

@@ -15,6 +15,7 @@ use holdfast_agent::protocol::{
 
 use crate::children::Children;
 use crate::guests::Guests;
+use crate::perf::Perf;
 use crate::sockets::Sockets;
 use crate::{files, measure, modules, witness};
 
@@ -24,6 +25,7 @@ struct Agent {
     children: Arc<Children>,
     guests: Guests,
     sockets: Sockets,
+    perf: Perf,
     port: Mutex<File>,
 }
 
@@ -71,6 +73,7 @@ impl Agent {
             children,
             guests,
             sockets: Sockets::default(),
+            perf: Perf::default(),
             port: Mutex::new(port),
         })
     }
@@ -140,6 +143,8 @@ impl Agent {
             Request::CpuTimes { names } => measure::cpu_times(children, names),
             Request::Pin { name, threads } => children.get(name)?.pin(name, threads),
             Request::Counters { path } => measure::counters(path),
+            Request::PerfStart { name } => self.perf.start(children, name),
+            Request::PerfRead { name } => self.perf.read(name),
             Request::Exchange { socket, line, timeout_ms } => {
                 self.sockets.exchange(socket, line, ms(timeout_ms))
             }

@@ -97,6 +97,24 @@ pub enum Metric {
     SpinWaitMs,
     /// Waits of at least 1 ms (2^20 ns) for a spinlock, per second of VM CPU time.
     LongSpinWaits,
+    /// Cycles of the host's CPUs in the VM's process, guest included, for an operation.
+    CyclesPerOp,
+    /// Instructions likewise.
+    InstructionsPerOp,
+    /// References of the last-level cache likewise.
+    CacheReferencesPerOp,
+    /// Those of them that missed.
+    CacheMissesPerOp,
+    /// Branches likewise.
+    BranchesPerOp,
+    /// Those of them that were mispredicted.
+    BranchMissesPerOp,
+    /// Cycles for an instruction (CPI).
+    CyclesPerInstruction,
+    /// Part of the cache references that missed.
+    CacheMissRate,
+    /// Part of the branches that were mispredicted.
+    BranchMissRate,
     /// Involuntary preemptions of vCPUs of a class, per second of VM CPU time.
     Preemptions(Class),
     /// Those of them that lasted longer than the observer's cap (1 ms).
@@ -142,6 +160,15 @@ impl Metric {
             BesideOpP99Us,
             SpinWaitMs,
             LongSpinWaits,
+            CyclesPerOp,
+            InstructionsPerOp,
+            CacheReferencesPerOp,
+            CacheMissesPerOp,
+            BranchesPerOp,
+            BranchMissesPerOp,
+            CyclesPerInstruction,
+            CacheMissRate,
+            BranchMissRate,
         ];
         for make in [Preemptions, LongPreemptions, OffCpuMs] {
             all.extend(Class::ALL.map(make));
@@ -203,6 +230,17 @@ impl Metric {
                 "waits > 1 ms for a spinlock per VM-CPU-second",
                 Lower,
             ),
+            CyclesPerOp => ("cycles_per_op", "CPU cycles per operation", Lower),
+            InstructionsPerOp => ("instructions_per_op", "instructions per operation", Lower),
+            CacheReferencesPerOp => {
+                ("cache_references_per_op", "cache references per operation", Lower)
+            }
+            CacheMissesPerOp => ("cache_misses_per_op", "cache misses per operation", Lower),
+            BranchesPerOp => ("branches_per_op", "branches per operation", Lower),
+            BranchMissesPerOp => ("branch_misses_per_op", "branch misses per operation", Lower),
+            CyclesPerInstruction => ("cycles_per_instruction", "cycles per instruction", Lower),
+            CacheMissRate => ("cache_miss_rate", "cache misses per reference", Lower),
+            BranchMissRate => ("branch_miss_rate", "branch misses per branch", Lower),
             Preemptions(class) => {
                 return class
                     .facts("preemptions_per_vm_cpu_second", "preemptions per VM-CPU-second");

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use holdfast_agent::protocol::{Counters, CpuTimes};
+use holdfast_agent::protocol::{Counters, CpuTimes, PerfCounts};
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::Experiment;
@@ -31,6 +31,9 @@ pub struct Snapshot {
     /// What the scheduler says that it counted since it was asked before; absent if it says nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<Counted>,
+    /// What the host's CPUs counted of the VM's process; absent if nobody asked, or they count nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub perf: Option<PerfCounts>,
 }
 
 /// Time since boot that the CPUs of a guest together spent, by the guest's own accounting.
@@ -144,6 +147,7 @@ impl Sample {
                 found.extend(percentiles(&hist, Metric::BesideOpP50Us, Metric::BesideOpP99Us));
             }
             found.extend(guest_times(before, after));
+            found.extend(perf_events(before, after, ops_per_s));
             // Both are rates: the guest's counters and the host's are not read at the same instant.
             if let (Some(ops_per_s), true) = (ops_per_s, vm_cpus > 0.0) {
                 found.insert(Metric::WorkPerVmCpuSecond, ops_per_s / vm_cpus);
@@ -317,6 +321,41 @@ fn guest_times(before: &Snapshot, after: &Snapshot) -> Vec<(Metric, f64)> {
         (Metric::UserUsPerOp, per_op(old.user_ms, new.user_ms)),
         (Metric::SystemUsPerOp, per_op(old.system_ms, new.system_ms)),
     ]
+}
+
+/// What the CPUs counted for an operation, and of each other; an event that they do not count is in none of it.
+fn perf_events(
+    before: &Snapshot,
+    after: &Snapshot,
+    ops_per_s: Option<f64>,
+) -> BTreeMap<Metric, f64> {
+    let mut found = BTreeMap::new();
+    let (Some(old), Some(new)) = (&before.perf, &after.perf) else { return found };
+    let seconds = new.t_ns.saturating_sub(old.t_ns) as f64 / 1e9;
+    // A rate by the clock it was read with, as all that is divided by another rate.
+    let rate = |event: &str| -> Option<f64> {
+        let counted = new.counts.get(event)?.saturating_sub(*old.counts.get(event)?);
+        (seconds > 0.0).then(|| counted as f64 / seconds)
+    };
+    let over = |a: Option<f64>, b: Option<f64>| Some(a? / b.filter(|b| *b > 0.0)?);
+    for (metric, event) in [
+        (Metric::CyclesPerOp, "cycles"),
+        (Metric::InstructionsPerOp, "instructions"),
+        (Metric::CacheReferencesPerOp, "cache_references"),
+        (Metric::CacheMissesPerOp, "cache_misses"),
+        (Metric::BranchesPerOp, "branches"),
+        (Metric::BranchMissesPerOp, "branch_misses"),
+    ] {
+        found.extend(over(rate(event), ops_per_s).map(|v| (metric, v)));
+    }
+    for (metric, a, b) in [
+        (Metric::CyclesPerInstruction, "cycles", "instructions"),
+        (Metric::CacheMissRate, "cache_misses", "cache_references"),
+        (Metric::BranchMissRate, "branch_misses", "branches"),
+    ] {
+        found.extend(over(rate(a), rate(b)).map(|v| (metric, v)));
+    }
+    found
 }
 
 /// Operations per second of the clock they were read with.

@@ -27,6 +27,7 @@ fn snapshot(t_ms: u64, ops: u64, hist: &[(usize, u64)], tasks: Vec<TaskTime>) ->
         beside: Vec::new(),
         observer: None,
         scheduler: None,
+        perf: None,
     }
 }
 
@@ -169,4 +170,28 @@ fn what_the_scheduler_counted_is_related_to_the_vms_time() {
     assert_eq!(sample.scheduler_counters(), BTreeMap::from([("nr_extended".into(), 100.0)]));
     sample.after.as_mut().unwrap().scheduler = None;
     assert!(sample.scheduler_counters().is_empty());
+}
+
+#[test]
+fn what_cpus_counted_is_told_per_operation_and_what_they_did_not_is_absent() {
+    let counted = |t_ms: u64, counts: &[(&str, u64)]| {
+        let counts = counts.iter().map(|(event, n)| ((*event).to_owned(), *n)).collect();
+        Some(PerfCounts { t_ns: t_ms * 1_000_000, counts, refused: BTreeMap::new() })
+    };
+    let vm = |run_ms| vec![task("vm", 1, run_ms, 0)];
+    let mut before = snapshot(1000, 0, &[], vm(0));
+    let mut after = snapshot(3000, 4000, &[], vm(2000));
+    // Read at other moments than the workload: over 2.5 s, where that has 2 s.
+    before.perf = counted(900, &[("cycles", 1000), ("instructions", 500), ("branches", 7)]);
+    after.perf =
+        counted(3400, &[("cycles", 10_001_000), ("instructions", 5_000_500), ("cache_misses", 9)]);
+    let mut sample = window(before, after);
+    sample.work_out(2);
+    let value = |metric| sample.value(metric);
+    assert_eq!(value(Metric::CyclesPerOp), Some(2000.0));
+    assert_eq!(value(Metric::InstructionsPerOp), Some(1000.0));
+    assert_eq!(value(Metric::CyclesPerInstruction), Some(2.0));
+    for metric in [Metric::CacheMissesPerOp, Metric::CacheMissRate, Metric::BranchesPerOp] {
+        assert_eq!(value(metric), None, "{metric} was not counted at both ends");
+    }
 }

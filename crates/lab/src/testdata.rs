@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use holdfast_agent::protocol::{Counters, CpuTimes, TaskTime};
+use holdfast_agent::protocol::{Counters, CpuTimes, PerfCounts, TaskTime};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -178,6 +178,13 @@ fn snapshot(t_s: f64, within: f64, ops_per_cpu_s: f64, contender: usize) -> Snap
             steal_ms: (2500.0 * within) as u64,
         }),
         beside: Vec::new(),
+        perf: Some(PerfCounts {
+            t_ns: ns(t_s),
+            counts: ["cycles", "instructions"]
+                .map(|event| (event.to_owned(), (2e9 * within) as u64))
+                .into(),
+            refused: BTreeMap::new(),
+        }),
         observer: Some(json!({"schema": "holdfast.preemptions/1", "t_ns": ns(t_s),
             "lost_events": 0, "vms": [{"pid": 100, "vcpus": [vcpu]}]})),
         scheduler: (contender > 0).then(|| {

@@ -64,6 +64,8 @@ pub enum Reply {
     CpuTimes(CpuTimes),
     /// To [`Request::Counters`].
     Counters(Counters),
+    /// To [`Request::PerfRead`].
+    Perf(PerfCounts),
     /// To [`Request::Exchange`].
     Exchange {
         /// Line without its end.
@@ -197,6 +199,19 @@ pub struct Counters {
     pub ops: u64,
     /// `hist[i]`: operations that took [2^i, 2^(i+1)) ns; 64 of them.
     pub hist: Vec<u64>,
+}
+
+/// What CPUs counted of a child at one moment, all its threads together.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PerfCounts {
+    /// `CLOCK_MONOTONIC` when it was read.
+    pub t_ns: u64,
+    /// Event (`cycles`, `instructions`, `cache_references`, `cache_misses`, `branches`, `branch_misses`): its count, scaled
+    /// up where it was not counted all the time.
+    pub counts: BTreeMap<String, u64>,
+    /// Event that is not counted: why.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub refused: BTreeMap<String, String>,
 }
 
 /// Where per-CPU symbols are, as the guest itself sees it.

@@ -107,6 +107,16 @@ pub enum Request {
         /// File the workload was given with `--counters`.
         path: String,
     },
+    /// Have CPUs count what the threads of a child do from now on: those it has, and those they begin.
+    PerfStart {
+        /// Child to count.
+        name: String,
+    },
+    /// What was counted since.
+    PerfRead {
+        /// Child that is counted.
+        name: String,
+    },
     /// Write a line to a local service and wait for the line it answers with. The connection stays
     /// open for the next such request.
     Exchange {

@@ -316,11 +316,14 @@ pub struct Windows {
     pub rounds: u32,
     /// Whether the observer counts preemptions beside every contender.
     pub observe: bool,
+    /// Whether the host's CPUs count cycles, instructions, and misses of caches and branches in the VM's process.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub counters: bool,
 }
 
 impl Default for Windows {
     fn default() -> Self {
-        Windows { warmup_ms: 500, length_ms: 1500, rounds: 6, observe: true }
+        Windows { warmup_ms: 500, length_ms: 1500, rounds: 6, observe: true, counters: false }
     }
 }
 

@@ -44,6 +44,9 @@ pub(super) fn measure(
     sample.vm = session.vm();
     sample.hogs = session.hogs();
     sample.beside = session.beside();
+    if experiment.windows.counters {
+        session.start_perf()?;
+    }
     sample.start_s = began.elapsed().as_secs_f64();
     sample.before = Some(snapshot(session, End::Before)?);
     session.pass(experiment.length_ms_of(case) / session.shortened())?;
@@ -111,6 +114,9 @@ fn snapshot(session: &mut Session, end: End) -> Outcome<Snapshot> {
     let jobs = session.running_jobs();
     let counters = jobs.iter().enumerate();
     all.extend(counters.map(|(i, job)| (Asked::Job(i), job.batch(job.counters_requests()))));
+    if session.counts_perf {
+        all.push((Asked::Perf, Request::PerfRead { name: session.vm() }));
+    }
     all.push((Asked::Cpu, Request::CpuTimes { names }));
     if end == End::After {
         all.reverse();
@@ -121,6 +127,7 @@ fn snapshot(session: &mut Session, end: End) -> Outcome<Snapshot> {
     };
 
     let (mut cpu, mut observer, mut scheduler, mut guest) = (None, None, None, None);
+    let mut perf = None;
     let mut workloads: Vec<Option<Counters>> = vec![None; jobs.len()];
     for (asked, answer) in asked.into_iter().zip(responses) {
         match (asked, answer) {
@@ -152,6 +159,8 @@ fn snapshot(session: &mut Session, end: End) -> Outcome<Snapshot> {
             }
             // One that has ended is noticed after the window.
             (Asked::Scheduler, Answered::Error(_)) => session.counts = false,
+            (Asked::Perf, Answered::Ok(Reply::Perf(counts))) => perf = session.counted(counts),
+            (Asked::Perf, Answered::Error(e)) => return Err(failed("reading perf events", &e)),
             (_, Answered::Ok(other)) => return Err(unexpected("counters", &other)),
         }
     }
@@ -159,7 +168,8 @@ fn snapshot(session: &mut Session, end: End) -> Outcome<Snapshot> {
     match cpu {
         Some(cpu) if !workloads.is_empty() => {
             let workload = workloads.remove(0);
-            Ok(Snapshot { cpu, workload, guest, beside: workloads, observer, scheduler })
+            let beside = workloads;
+            Ok(Snapshot { cpu, workload, guest, beside, observer, scheduler, perf })
         }
         _ => Err(Trouble::Window("a batch was answered in part".into())),
     }
@@ -171,6 +181,7 @@ enum Asked {
     Cpu,
     Observer,
     Scheduler,
+    Perf,
     /// The workload of this number.
     Job(usize),
 }

@@ -3,9 +3,10 @@
 //!
 //! Each `ensure_*` changes only what is not yet as wanted.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use holdfast_agent::protocol::{Failure, Reply, Request, Spawn};
+use holdfast_agent::protocol::{Failure, PerfCounts, Reply, Request, Spawn};
 
 use super::host::Host;
 use crate::error::Error;
@@ -59,6 +60,8 @@ pub(super) struct Session<'a> {
     pub(super) contender: Option<usize>,
     /// Whether the contender tells what it counts.
     pub(super) counts: bool,
+    /// Whether the host's CPUs count what the measured process does.
+    pub(super) counts_perf: bool,
     pub(super) workload: Option<usize>,
     nr_hogs: u32,
     /// Command of the observer; none if it is not wanted or cannot run.
@@ -94,6 +97,7 @@ impl<'a> Session<'a> {
             pause_exits: false,
             contender: None,
             counts: false,
+            counts_perf: false,
             workload: None,
             nr_hogs: 0,
             observer,
@@ -299,6 +303,31 @@ impl<'a> Session<'a> {
         if !self.notes.contains(&note) {
             self.notes.push(note);
         }
+    }
+
+    /// Has the host's CPUs count what the process does that is measured, from now on.
+    pub(super) fn start_perf(&mut self) -> Outcome<()> {
+        self.counts_perf = false;
+        self.ask(Request::PerfStart { name: self.vm() })?;
+        self.counts_perf = true;
+        Ok(())
+    }
+
+    /// What they have counted, if anything; what they do not count is noted with its reason, once.
+    pub(super) fn counted(&mut self, counts: PerfCounts) -> Option<PerfCounts> {
+        let mut events: BTreeMap<&String, Vec<&str>> = BTreeMap::new();
+        for (event, why) in &counts.refused {
+            events.entry(why).or_default().push(event);
+        }
+        for (why, events) in events {
+            let note = format!("not counted: {}: {why}", events.join(", "));
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
+            }
+        }
+        // The reasons are the same in every window.
+        let counts = PerfCounts { refused: BTreeMap::new(), ..counts };
+        Some(counts).filter(|counts| !counts.counts.is_empty())
     }
 
     /// Ends a child of the host's agent, if need be with SIGKILL, and waits for it.
