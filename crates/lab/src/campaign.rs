@@ -103,8 +103,7 @@ impl Campaign {
         let earlier = self.earlier(&experiments, &programs, progress);
         let began = began(&earlier.samples);
         let mut provenance = earlier.provenance;
-        let nr_cpus = provenance.machine.nr_cpus;
-        for scaling in experiments.iter().filter_map(|e| e.scaling(nr_cpus)) {
+        for scaling in experiments.iter().filter_map(|e| e.scaling(nr_online())) {
             progress.note(&scaling);
             extend(&mut provenance.notes, vec![scaling]);
         }
@@ -345,6 +344,13 @@ fn line(sample: &Sample) -> std::io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(sample)?;
     line.push(b'\n');
     Ok(line)
+}
+
+/// CPUs of this machine, those included that we may not use.
+fn nr_online() -> u32 {
+    // SAFETY: plain library call.
+    let nr = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    nr.try_into().unwrap_or(1)
 }
 
 fn machine_facts() -> MachineFacts {

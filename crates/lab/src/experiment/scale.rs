@@ -32,8 +32,9 @@ impl Experiment {
         Ok(scaled)
     }
 
-    /// What was done to it and which CPUs of the machine, which has `nr_cpus`, it uses; none if it has a host of its own.
-    pub fn scaling(&self, nr_cpus: u32) -> Option<String> {
+    /// What was done to it and which CPUs of the machine, of which `nr_online` are online, it uses; none if it has a host of its
+    /// own.
+    pub fn scaling(&self, nr_online: u32) -> Option<String> {
         let host = &self.host;
         if host.cpus.is_empty() {
             return None;
@@ -56,11 +57,12 @@ impl Experiment {
                 )
             }
         };
-        if pcpus < nr_cpus {
-            let which = ranges(&host.cpus);
-            text.push_str(&format!(
-                "; of this machine's {nr_cpus} CPUs guests and loops use {pcpus} ({which}), and the scheduler has all"
-            ));
+        let which = ranges(&host.cpus);
+        text.push_str(&format!(
+            "; guests and loops run on CPUs {which} of this machine's {nr_online}"
+        ));
+        if pcpus < nr_online {
+            text.push_str(", all of which the scheduler has");
         }
         Some(text)
     }
@@ -242,13 +244,18 @@ mod tests {
         let vms = &builtin::find("vms").unwrap()[0];
         assert_eq!(vms.scaling(8), None);
         let cpus = [0, 1, 2, 3, 8, 10, 12];
-        let text = vms.clone().scaled_to(&cpus, PLENTY_MIB).unwrap().scaling(7).unwrap();
-        for said in ["from 2 to 6 pCPUs", "3 times", "first 12", "up to 6", "7 CPUs", "(0-3,8,10)"]
-        {
+        let text = vms.clone().scaled_to(&cpus, PLENTY_MIB).unwrap().scaling(16).unwrap();
+        for said in [
+            "from 2 to 6 pCPUs",
+            "3 times",
+            "first 12",
+            "up to 6",
+            "CPUs 0-3,8,10 of this machine's 16, all of",
+        ] {
             assert!(text.contains(said), "{said}: {text}");
         }
         let text = vms.clone().scaled_to(&cpus[..2], PLENTY_MIB).unwrap().scaling(2).unwrap();
-        assert!(text.ends_with("as it is written"), "{text}");
+        assert!(text.contains("as it is written") && text.ends_with("machine's 2"), "{text}");
         let why = on(vms, 1).unwrap_err().to_string();
         assert!(why.contains("vms") && why.contains("2 CPUs") && why.contains("--here"), "{why}");
     }
