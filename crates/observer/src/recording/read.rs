@@ -241,10 +241,14 @@ mod tests {
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1, "nothing else is left");
     }
 
-    /// The query of the book, as DuckDB answers it: the command, or Python's module.
+    /// The query of the book, as DuckDB answers it.
     #[test]
     fn duckdb_reads_it() {
         use std::process::Command;
+        let what = "DuckDB (`pip install duckdb`)";
+        let Some(python) = crate::tools::find("python3", &["-c", "import duckdb"], what) else {
+            return;
+        };
         let query = include_str!("../../../../packaging/queries/longest-holders.sql");
         let dir = tempfile::tempdir().unwrap();
         let recording = recording();
@@ -253,20 +257,8 @@ mod tests {
         writer.finish(&recording.about).unwrap();
 
         let script = "import duckdb, sys; print(*duckdb.sql(sys.argv[1]).fetchall()[0], sep=',')";
-        let python: &[&str] = &["python3", "-c", script, query];
-        let command: &[&str] = &["duckdb", "-csv", "-noheader", "-c", query];
-        let has = |argv: &[&str]| {
-            Command::new(argv[0]).args(&argv[1..]).output().is_ok_and(|o| o.status.success())
-        };
-        let argv = match (has(&["duckdb", "--version"]), has(&["python3", "-c", "import duckdb"])) {
-            (true, _) => command,
-            (_, true) => python,
-            _ => {
-                eprintln!("SKIPPED: there is no DuckDB (`pip install duckdb`, or the command)");
-                return;
-            }
-        };
-        let output = Command::new(argv[0]).args(&argv[1..]).current_dir(&dir).output().unwrap();
+        let output =
+            Command::new(python).args(["-c", script, query]).current_dir(&dir).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         assert_eq!(said.trim(), "web <1>,7,1,1,4.0,0.004", "{output:?}");
     }
