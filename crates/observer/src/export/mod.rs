@@ -6,6 +6,8 @@
 
 mod collector;
 mod metrics;
+#[cfg(test)]
+mod packaged;
 mod rights;
 mod server;
 #[cfg(test)]
