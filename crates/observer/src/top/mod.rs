@@ -30,9 +30,17 @@ pub fn top(interval: Duration, frequency_hz: u32) -> Result<(), ObserverError> {
     let options = Options { frequency_hz, ..Options::COUNTERS };
     let mut observer = Observer::attach(&mut discovery, &mut program, options)?;
     stop::on_signals()?;
-    // Also makes a panic restore it.
+    with_terminal(|terminal| run(terminal, &mut observer, interval))
+}
+
+/// Gives the terminal to somebody, and takes it back as it was, also after a panic: the hook that does
+/// so is ratatui's.
+fn with_terminal(
+    show: impl FnOnce(&mut DefaultTerminal) -> Result<(), ObserverError>,
+) -> Result<(), ObserverError> {
+    let terminal_error = |source| ObserverError::Io { action: "use the terminal", source };
     let mut terminal = ratatui::try_init().map_err(terminal_error)?;
-    let outcome = run(&mut terminal, &mut observer, interval);
+    let outcome = show(&mut terminal);
     let restored = ratatui::try_restore().map_err(terminal_error);
     outcome.and(restored)
 }
@@ -68,4 +76,45 @@ fn run(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    const CHILD: &str = "HOLDFAST_TEST_TOP";
+    /// What a terminal is told when a program takes the screen, and when it gives it back.
+    const TAKEN: &str = "\x1b[?1049h";
+    const GIVEN_BACK: &str = "\x1b[?1049l";
+
+    /// Not a test of its own, but the process that the other starts.
+    #[test]
+    #[ignore = "the other test starts it"]
+    fn panics() {
+        if std::env::var_os(CHILD).is_some() {
+            super::with_terminal(|_| panic!("out of luck")).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_panic_leaves_the_terminal_as_it_was_and_is_seen() {
+        let exe = std::env::current_exe().unwrap();
+        let session = format!(
+            "before=$(stty -g); {} --exact top::tests::panics --ignored --nocapture; \
+             [ \"$before\" = \"$(stty -g)\" ] && echo terminal as before",
+            exe.display()
+        );
+        // It makes a terminal.
+        let output = Command::new("script")
+            .args(["-qec", &session, "/dev/null"])
+            .env(CHILD, "1")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        let at = |what: &str| said.find(what).unwrap_or_else(|| panic!("no {what:?}: {said:?}"));
+        assert!(at(TAKEN) < at(GIVEN_BACK), "{said:?}");
+        assert!(at(GIVEN_BACK) < at("out of luck"), "{said:?}");
+        at("terminal as before");
+    }
 }

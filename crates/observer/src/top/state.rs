@@ -6,9 +6,9 @@ use std::time::Duration;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::widgets::TableState;
 
-use crate::sample::{Sample, VmSample};
+use crate::sample::{Counters, Sample, VmSample};
 
-/// What VMs are sorted by; the next one with each press of `s`.
+/// What VMs, and the vCPUs of one, are sorted by; the next one with each press of `s`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     /// Time that lock holders and next owners were kept off the CPU.
@@ -17,6 +17,17 @@ pub(super) enum Order {
     Preemptions,
     /// CPU time.
     Cpu,
+}
+
+impl Order {
+    /// Most comes first.
+    fn key(self, counters: &Counters) -> std::cmp::Reverse<u64> {
+        std::cmp::Reverse(match self {
+            Self::Lost => counters.blocking_ns(),
+            Self::Preemptions => counters.preemptions.total(),
+            Self::Cpu => counters.run_ns,
+        })
+    }
 }
 
 pub(super) struct State {
@@ -29,6 +40,10 @@ pub(super) struct State {
     pub(super) table: TableState,
     /// Process of the VM that is looked into.
     pub(super) inside: Option<u32>,
+    /// Its vCPUs.
+    pub(super) vcpus: TableState,
+    /// Rows that the table on the screen has room for.
+    pub(super) page: usize,
     pub(super) helps: bool,
     pub(super) paused: bool,
     pub(super) quits: bool,
@@ -43,6 +58,8 @@ impl State {
             order: Order::Lost,
             table: TableState::default().with_selected(0),
             inside: None,
+            vcpus: TableState::default(),
+            page: 1,
             helps: false,
             paused: false,
             quits: false,
@@ -54,7 +71,7 @@ impl State {
         if self.paused {
             return;
         }
-        let selected = self.selected_pid();
+        let selected = self.selected();
         self.sample = Some(now.since(before));
         self.total = Some(now.clone());
         self.sort(selected);
@@ -65,25 +82,46 @@ impl State {
         self.sample.as_ref().map_or(&[], |sample| &sample.vms)
     }
 
+    /// The VM that is looked into, if it is still there.
+    pub(super) fn vm_inside(&self) -> Option<&VmSample> {
+        let pid = self.inside?;
+        self.vms().iter().find(|vm| vm.pid == pid)
+    }
+
     fn selected_pid(&self) -> Option<u32> {
         self.vms().get(self.table.selected()?).map(|vm| vm.pid)
     }
 
-    /// Sorts, with the cursor staying on its VM.
-    fn sort(&mut self, selected: Option<u32>) {
+    /// Where the cursors are: a VM's process, and a vCPU's thread in the VM that is looked into.
+    fn selected(&self) -> (Option<u32>, Option<u32>) {
+        let vcpu = self.vm_inside().and_then(|vm| vm.vcpus.get(self.vcpus.selected()?));
+        (self.selected_pid(), vcpu.map(|vcpu| vcpu.tid))
+    }
+
+    /// Sorts, with the cursors staying on their VM and its vCPU.
+    fn sort(&mut self, (pid, tid): (Option<u32>, Option<u32>)) {
         let order = self.order;
         let Some(sample) = &mut self.sample else { return };
-        sample.vms.sort_by_key(|vm| {
-            let total = vm.total();
-            let key = match order {
-                Order::Lost => total.blocking_ns(),
-                Order::Preemptions => total.preemptions.total(),
-                Order::Cpu => total.run_ns,
-            };
-            (std::cmp::Reverse(key), vm.pid)
-        });
-        let at = selected.and_then(|pid| sample.vms.iter().position(|vm| vm.pid == pid));
+        sample.vms.sort_by_key(|vm| (order.key(&vm.total()), vm.pid));
+        for vm in &mut sample.vms {
+            vm.vcpus.sort_by_key(|vcpu| (order.key(&vcpu.counters), vcpu.vcpu));
+        }
+        let at = pid.and_then(|pid| self.vms().iter().position(|vm| vm.pid == pid));
         self.table.select(Some(at.unwrap_or(0)));
+        let vcpus = self.vm_inside().map_or(&[][..], |vm| &vm.vcpus);
+        let at = tid.and_then(|tid| vcpus.iter().position(|vcpu| vcpu.tid == tid));
+        self.vcpus.select(Some(at.unwrap_or(0)));
+    }
+
+    /// Moves the cursor of the table that is shown.
+    fn step(&mut self, by: isize) {
+        let (table, rows) = match self.inside {
+            None => (&self.table, self.vms().len()),
+            Some(_) => (&self.vcpus, self.vm_inside().map_or(0, |vm| vm.vcpus.len())),
+        };
+        let at = table.selected().unwrap_or(0).saturating_add_signed(by);
+        let at = Some(at.min(rows.saturating_sub(1)));
+        if self.inside.is_some() { self.vcpus.select(at) } else { self.table.select(at) }
     }
 
     pub(super) fn press(&mut self, key: KeyEvent) {
@@ -91,7 +129,7 @@ impl State {
             self.helps = false;
             return;
         }
-        let rows = self.vms().len();
+        let page = self.page.max(1) as isize;
         match key.code {
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
                 self.quits = true;
@@ -105,14 +143,16 @@ impl State {
                     Order::Preemptions => Order::Cpu,
                     Order::Cpu => Order::Lost,
                 };
-                self.sort(self.selected_pid());
+                self.sort(self.selected());
             }
-            KeyCode::Up | KeyCode::Char('k') => self.table.select_previous(),
-            KeyCode::Down | KeyCode::Char('j') => {
-                let next = self.table.selected().map_or(0, |at| at + 1);
-                self.table.select(Some(next.min(rows.saturating_sub(1))));
+            KeyCode::Up | KeyCode::Char('k') => self.step(-1),
+            KeyCode::Down | KeyCode::Char('j') => self.step(1),
+            KeyCode::PageUp => self.step(-page),
+            KeyCode::PageDown => self.step(page),
+            KeyCode::Enter | KeyCode::Right if self.inside.is_none() => {
+                self.inside = self.selected_pid();
+                self.vcpus = TableState::default().with_selected(0);
             }
-            KeyCode::Enter | KeyCode::Right => self.inside = self.selected_pid(),
             KeyCode::Esc | KeyCode::Left | KeyCode::Backspace => match self.inside.take() {
                 Some(_) => {}
                 None => self.quits = key.code == KeyCode::Esc,

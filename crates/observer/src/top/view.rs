@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Draws the live screen.
 
+use std::ops::Range;
+
 use holdfast_policy::VcpuClass;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -9,14 +11,14 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Clear, Paragraph, Row, Table};
 
 use super::state::{Order, State};
-use crate::histogram::time;
+use crate::histogram::{Histogram, NR_SLOTS, time};
 use crate::output::count;
 use crate::sample::{Counters, VmSample};
 
-const HELP: &str = " Up Down j k   choose a VM               Enter  look into it
- Esc Left      back; Esc at the list: quit
- s             sort by the next: LOST, preemptions, CPU
- p Space       pause                     q      quit
+const HELP: &str = " Up Down j k   choose a VM, a vCPU       Enter  look into a VM
+ PgUp PgDn     the same, by a screenful  s      sort by the next: LOST,
+ Esc Left      back; Esc at the list:           preemptions, CPU
+               quit                      p Space  pause        q  quit
 
  LOST    time per second that lock holders and next owners spent
          off the CPU while siblings may have waited for them
@@ -24,7 +26,10 @@ const HELP: &str = " Up Down j k   choose a VM               Enter  look into it
  HEAD    of next owners of a lock (LWP)  p99     of holders' absences
  WAIT%   of the VM's CPU time: waiting for any lock
  LHP%    the same while a holder or next owner was preempted
- PLE     pause-loop exits per second     -       not known";
+ PLE     pause-loop exits per second     -       not known
+
+ In a VM: its vCPUs, and how long those that were preempted as HOLDER
+ and as HEAD stayed off the CPU, since the start";
 
 pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State) {
     let [top, body, bottom] =
@@ -35,8 +40,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State) {
         Line::from(" q quit  Enter look into  Esc back  s sort  p pause  h help").dim(),
         bottom,
     );
-    let inside = state.inside.and_then(|pid| state.vms().iter().find(|vm| vm.pid == pid).cloned());
-    match (&state.sample, inside) {
+    state.page = usize::from(body.height).saturating_sub(1);
+    match (&state.sample, state.vm_inside().cloned()) {
         (None, _) => frame.render_widget(Paragraph::new("\n  Watching..."), body),
         (Some(_), Some(vm)) => draw_vm(frame, body, state, &vm),
         (Some(_), None) if state.inside.is_some() => {
@@ -55,12 +60,12 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State) {
                 cells.push(guest.unwrap_or_default());
                 Row::new(cells)
             });
-            let table = table(rows.collect(), "VM", "GUEST KERNEL");
+            let table = table(rows.collect(), body.width, "VM", "GUEST KERNEL");
             frame.render_stateful_widget(table, body, &mut state.table);
         }
     }
     if state.helps {
-        let [middle] = Layout::vertical([Constraint::Length(14)]).areas(body);
+        let [middle] = Layout::vertical([Constraint::Max(18)]).areas(body);
         let [middle] = Layout::horizontal([Constraint::Max(76)]).areas(middle);
         frame.render_widget(Clear, middle);
         let block = Block::bordered().title(" holdfast top: any key to go on ");
@@ -91,15 +96,28 @@ fn headline(state: &State) -> Line<'static> {
     Line::from(text).style(Style::new().add_modifier(Modifier::REVERSED))
 }
 
-fn table(rows: Vec<Row<'static>>, first: &'static str, last: &'static str) -> Table<'static> {
+/// A table of VMs or vCPUs. Where there is no room for it, the last column is not there.
+fn table(
+    rows: Vec<Row<'static>>,
+    width: u16,
+    first: &'static str,
+    last: &'static str,
+) -> Table<'static> {
+    /// Of the numbers, and with what the others take at least.
+    const NUMBERS: [u16; 10] = [5, 6, 6, 6, 6, 5, 6, 5, 5, 6];
+    const ROOMY: u16 = 95;
     let header = [
         first, "CPU%", "STEAL%", "LOST", "PREEMP", "HOLDER", "HEAD", "p99", "WAIT%", "LHP%", "PLE",
         last,
     ];
-    let widths = [16, 5, 6, 6, 6, 6, 5, 6, 5, 5, 6].map(Constraint::Length);
-    let widths = widths.into_iter().chain([Constraint::Fill(1)]);
+    let (of_first, of_last) = match width {
+        ROOMY.. => (Constraint::Length(16), Some(Constraint::Fill(1))),
+        _ => (Constraint::Fill(1), None),
+    };
+    let widths = std::iter::once(of_first).chain(NUMBERS.map(Constraint::Length)).chain(of_last);
+    let header = Row::new(header.into_iter().take(11 + of_last.iter().count()));
     Table::new(rows, widths)
-        .header(Row::new(header).style(Style::new().bold()))
+        .header(header.style(Style::new().bold()))
         .row_highlight_style(Style::new().bg(Color::DarkGray))
 }
 
@@ -123,11 +141,21 @@ fn cells(c: &Counters, readable: bool, seconds: f64) -> Vec<String> {
     ]
 }
 
-fn draw_vm(frame: &mut Frame<'_>, area: Rect, state: &State, vm: &VmSample) {
+fn draw_vm(frame: &mut Frame<'_>, area: Rect, state: &mut State, vm: &VmSample) {
+    /// The line of counters, the names of the columns, and a frame around all.
+    const AROUND: usize = 4;
     let seconds = state.sample.as_ref().map_or(1.0, |sample| sample.seconds());
-    let height = (vm.vcpus.len() as u16).saturating_add(2).min(area.height / 2);
+    let since_start = state.total.iter().flat_map(|sample| &sample.vms).find(|v| v.pid == vm.pid);
+    let total = since_start.map(VmSample::total).unwrap_or_default();
+    let absences = Absences::of(&total);
+
+    // The histogram gets what it needs, and the vCPUs the rest, but a third at least, if there are so many.
+    let room = area.height.saturating_sub(1);
+    let needed = u16::try_from(absences.slots().len().max(1) + AROUND).unwrap_or(u16::MAX);
+    let all = u16::try_from(vm.vcpus.len() + 1).unwrap_or(u16::MAX);
+    let height = all.min(room.saturating_sub(needed).max(room / 3));
     let [title, vcpus, histogram] =
-        Layout::vertical([Constraint::Length(2), Constraint::Length(height), Constraint::Fill(1)])
+        Layout::vertical([Constraint::Length(1), Constraint::Length(height), Constraint::Fill(1)])
             .areas(area);
 
     let guest = vm.kernel.clone().or_else(|| vm.unreadable.clone()).unwrap_or_default();
@@ -140,22 +168,78 @@ fn draw_vm(frame: &mut Frame<'_>, area: Rect, state: &State, vm: &VmSample) {
         cells.push(format!("thread {}", vcpu.tid));
         Row::new(cells)
     });
-    frame.render_widget(table(rows.collect(), "VCPU", "RUN BY"), vcpus);
+    let table = table(rows.collect(), vcpus.width, "VCPU", "RUN BY");
+    state.page = usize::from(height).saturating_sub(1);
+    frame.render_stateful_widget(table, vcpus, &mut state.vcpus);
 
-    let since_start = state.total.iter().flat_map(|sample| &sample.vms).find(|v| v.pid == vm.pid);
-    let total = since_start.map(VmSample::total).unwrap_or_default();
-    let holders = total.offcpu_hist[VcpuClass::Holder];
-    let text = match holders.count() {
-        0 => "No lock holder was preempted since the start.".to_owned(),
-        n => format!("{n} lock holders preempted since the start:\n{}", holders.render()),
-    };
     let kvm = total.kvm.unwrap_or_default();
-    let halts = format!(
-        "lock halts {}  kicks {}  directed yields {} of {} granted\n\n",
+    let counted = format!(
+        "lock halts {}  kicks {}  directed yields {} of {} granted\n",
         total.lock_halts, kvm.kicks, kvm.yields_done, kvm.yields_tried
     );
-    let block = Block::bordered().title(" time off the CPU ");
-    frame.render_widget(Paragraph::new(halts + &text).block(block), histogram);
+    let text = match absences.slots().len() {
+        0 => "No lock holder and no next owner was preempted since the start.".to_owned(),
+        _ => absences.render(usize::from(histogram.height).saturating_sub(AROUND)),
+    };
+    let block = Block::bordered().title(" time off the CPU since the start ");
+    frame.render_widget(Paragraph::new(counted + &text).block(block), histogram);
+}
+
+/// How long preempted Holders and Heads stayed off the CPU, side by side.
+struct Absences {
+    holders: Histogram,
+    heads: Histogram,
+}
+
+impl Absences {
+    fn of(total: &Counters) -> Self {
+        Self {
+            holders: total.offcpu_hist[VcpuClass::Holder],
+            heads: total.offcpu_hist[VcpuClass::Head],
+        }
+    }
+
+    /// From the first to the last that is not empty in one of them.
+    fn slots(&self) -> Range<usize> {
+        let is_used = |slot: &usize| self.holders.0[*slot] + self.heads.0[*slot] > 0;
+        let first = (0..NR_SLOTS).find(is_used);
+        first.map_or(0..0, |first| first..(0..NR_SLOTS).rfind(is_used).map_or(first, |l| l + 1))
+    }
+
+    /// In so many lines below a headline. Where there is no room for all, the shortest are one line: long
+    /// ones are what hurts.
+    fn render(&self, lines: usize) -> String {
+        const BAR: u64 = 19;
+        let slots = self.slots();
+        let first = slots.start.max(slots.end.saturating_sub(lines.max(1)));
+        let both = [&self.holders, &self.heads];
+        let counts = |slot: usize| {
+            let from = if slot == first { slots.start } else { slot };
+            both.map(|h| h.0[from..=slot].iter().fold(0, |sum: u64, n| sum.saturating_add(*n)))
+        };
+        let most = (first..slots.end).flat_map(counts).max().unwrap_or(1).max(1);
+        let named = both.map(|h| count(h.count(), "time"));
+        let mut text = format!(
+            "{:>17} {:<28} {:<28}\n",
+            "",
+            format!("HOLDER preempted {}", named[0]),
+            format!("HEAD preempted {}", named[1]),
+        );
+        for slot in first..slots.end {
+            let from = match if slot == first { slots.start } else { slot } {
+                0 => 0,
+                from => 1 << from,
+            };
+            let range = format!("{} -> {}", time(from), time(1 << (slot + 1)));
+            let part = |n: u64| {
+                let bar = "*".repeat((u128::from(n) * u128::from(BAR) / u128::from(most)) as usize);
+                format!("{n:<8} |{bar:<19}")
+            };
+            let [holders, heads] = counts(slot).map(part);
+            text.push_str(&format!("{range:>16}: {holders} {heads}\n"));
+        }
+        text
+    }
 }
 
 #[cfg(test)]
@@ -170,7 +254,11 @@ mod tests {
     use crate::sample::tests::sample;
 
     fn screen(state: &mut State, width: u16) -> String {
-        let mut terminal = Terminal::new(TestBackend::new(width, 30)).unwrap();
+        screen_of(state, width, 30)
+    }
+
+    fn screen_of(state: &mut State, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, state)).unwrap();
         terminal.backend().to_string()
     }
@@ -203,7 +291,7 @@ mod tests {
         press(&mut state, KeyCode::Enter);
         let text = screen(&mut state, 100);
         assert!(text.contains("web (pid 7)") && text.contains("vCPU 0"), "{text}");
-        assert!(text.contains("30 lock holders preempted"), "{text}");
+        assert!(text.contains("HOLDER preempted 30 times"), "{text}");
         press(&mut state, KeyCode::Esc);
         assert!(screen(&mut state, 100).contains("db "));
         assert!(!state.quits);
@@ -246,5 +334,82 @@ mod tests {
         none.vms.clear();
         state.show(&none, &none);
         assert!(screen(&mut state, 80).contains("has ended"));
+    }
+
+    /// A VM of so many vCPUs, looked into: the higher its number, the more one loses.
+    fn inside_a_vm_of(vcpus: u32) -> State {
+        let mut now = sample(2_000_000_000, 7, 30);
+        now.vms[0].vcpus = (0..vcpus)
+            .map(|vcpu| {
+                let mut each = now.vms[0].vcpus[0].clone();
+                (each.vcpu, each.tid) = (vcpu, 100 + vcpu);
+                each.counters.offcpu_ns.0[VcpuClass::Holder as usize] = u64::from(vcpu) << 20;
+                for slot in 10..24 {
+                    each.counters.offcpu_hist.0[VcpuClass::Head as usize].0[slot] = 3;
+                }
+                each
+            })
+            .collect();
+        let mut state = State::new(Duration::from_secs(1));
+        let mut before = now.clone();
+        (before.interval_ns, before.vms) = (1_000_000_000, Vec::new());
+        state.show(&now, &before);
+        press(&mut state, KeyCode::Enter);
+        state
+    }
+
+    /// vCPUs on the screen, from the top.
+    fn vcpus_of(screen: &str) -> Vec<u32> {
+        let word = |line: &str| line.split("vCPU ").nth(1)?.split(' ').next()?.parse().ok();
+        screen.lines().filter_map(word).collect()
+    }
+
+    #[test]
+    fn vcpus_that_lose_most_come_first_and_keys_scroll_to_the_last() {
+        let mut state = inside_a_vm_of(40);
+        let shown = vcpus_of(&screen_of(&mut state, 80, 24));
+        assert!(shown.len() >= 6 && shown[..3] == [39, 38, 37], "{shown:?}");
+        press(&mut state, KeyCode::PageDown);
+        press(&mut state, KeyCode::Char('j'));
+        let next = vcpus_of(&screen_of(&mut state, 80, 24));
+        assert_eq!((next.len(), next.last()), (shown.len(), Some(&(39 - next.len() as u32 - 1))));
+        for _ in 0..20 {
+            press(&mut state, KeyCode::PageDown);
+        }
+        assert_eq!(vcpus_of(&screen_of(&mut state, 80, 24)).last(), Some(&0));
+        for _ in 0..50 {
+            press(&mut state, KeyCode::Up);
+        }
+        assert_eq!(vcpus_of(&screen_of(&mut state, 80, 24)), shown);
+        press(&mut state, KeyCode::Esc);
+        press(&mut state, KeyCode::Enter);
+        assert_eq!(state.vcpus.selected(), Some(0));
+    }
+
+    #[test]
+    fn both_histograms_and_all_columns_fit_a_terminal() {
+        let mut state = inside_a_vm_of(40);
+        let text = screen_of(&mut state, 80, 24);
+        for what in ["HOLDER preempted 1200 times", "HEAD preempted 1680 times", "WAIT%", "PLE"] {
+            assert!(text.contains(what), "{what}: {text}");
+        }
+        // The longest are there, and those for which there is no room are counted in the first line.
+        assert!(
+            text.contains("8.4ms -> 17ms: 0        |                    120      |*"),
+            "{text}"
+        );
+        let of_heads = |line: &str| {
+            let (_, counts) = line.split_once(": ")?;
+            counts.split('|').nth(1)?.split_whitespace().last()?.parse::<u64>().ok()
+        };
+        let heads = text.lines().filter(|line| line.contains(" -> ")).filter_map(of_heads);
+        assert_eq!(heads.sum::<u64>(), 1680, "{text}");
+        press(&mut state, KeyCode::Esc);
+        let list = screen_of(&mut state, 80, 24);
+        assert!(list.contains("PLE") && !list.contains("GUEST"), "{list}");
+        assert!(screen_of(&mut state, 100, 24).contains("GUEST KERNEL"));
+        press(&mut state, KeyCode::Char('h'));
+        let help = screen_of(&mut state, 80, 24);
+        assert!(help.contains("choose a VM") && help.contains("CPU, since the start"), "{help}");
     }
 }
