@@ -20,6 +20,12 @@ pub(crate) fn count(n: u64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
+/// A sentence on as many lines of a terminal as it takes, all but the first indented.
+pub(crate) fn fill(text: &str) -> String {
+    let options = textwrap::Options::new(79).subsequent_indent("    ");
+    textwrap::fill(text, options) + "\n"
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::OpenOptions;

@@ -41,7 +41,7 @@ pub(super) fn render(recording: &Recording) -> String {
         }
     );
     page.push_str(&table(&sample.vms, sample.seconds(), recording));
-    match worst_second(&recording.notes) {
+    match worst_second(&recording.notes, about.begin_ns) {
         Some((vm, from)) => page.push_str(&time_line(recording, vm, from)),
         None => page.push_str("<h2>Worst second</h2><p>No lock holder was preempted.</p>"),
     }
@@ -98,25 +98,27 @@ fn table(vms: &[VmSample], seconds: f64, recording: &Recording) -> String {
             lock, served an interrupt or were next in line were kept off the CPU.</p>"
 }
 
-/// The VM and the begin of the second in which its Holders, Irqs and Heads were off for longest.
-fn worst_second(notes: &[Note]) -> Option<(u32, i64)> {
+/// The VM and the begin of the second in which its Holders, Irqs and Heads were off for longest. Seconds
+/// are those of the recording: the first begins with it, and what was before it does not count.
+fn worst_second(notes: &[Note], begin_ns: i64) -> Option<(u32, i64)> {
     let blocking = |note: &&Note| note.event == Event::Preempted && note.class.is_protected();
     // Of absences that begin or end in a second, and by how many more than before last for all of it: one
     // that lasts for hours counts for each of its seconds, and takes no longer than another.
     let mut seconds = BTreeMap::<(u32, i64), (i64, i64)>::new();
     for note in notes.iter().filter(blocking) {
-        let (first, last) =
-            (note.begin_ns.div_euclid(SECOND_NS), note.end_ns.div_euclid(SECOND_NS));
+        let since_begin = |ns: i64| ns.saturating_sub(begin_ns).max(0);
+        let (begin, end) = (since_begin(note.begin_ns), since_begin(note.end_ns));
+        let (first, last) = (begin / SECOND_NS, end / SECOND_NS);
         let mut add = |second, ns, lasting| {
             let sums = seconds.entry((note.vm, second)).or_default();
             *sums = (sums.0 + ns, sums.1 + lasting);
         };
         if first == last {
-            add(first, note.end_ns - note.begin_ns, 0);
+            add(first, end - begin, 0);
         } else {
-            add(first, (first + 1) * SECOND_NS - note.begin_ns, 0);
+            add(first, (first + 1) * SECOND_NS - begin, 0);
             add(first + 1, 0, 1);
-            add(last, note.end_ns - last * SECOND_NS, -1);
+            add(last, end - last * SECOND_NS, -1);
         }
     }
     let mut lasting = 0;
@@ -125,7 +127,7 @@ fn worst_second(notes: &[Note]) -> Option<(u32, i64)> {
         (key, ns + lasting * SECOND_NS)
     });
     let ((vm, second), _) = off_ns.filter(|(_, ns)| *ns > 0).max_by_key(|(_, ns)| *ns)?;
-    Some((vm, second * SECOND_NS))
+    Some((vm, begin_ns + second * SECOND_NS))
 }
 
 fn time_line(recording: &Recording, vm: u32, from: i64) -> String {
@@ -310,19 +312,34 @@ mod tests {
     #[test]
     fn the_worst_second_is_that_of_the_longest_absences() {
         let recording = recording();
-        let (vm, from) = worst_second(&recording.notes).unwrap();
-        assert_eq!((vm, from), (7, recording.about.begin_ns));
-        assert_eq!(worst_second(&[]), None);
+        let begin = recording.about.begin_ns;
+        assert_eq!(worst_second(&recording.notes, begin), Some((7, begin)));
+        assert_eq!(worst_second(&[], begin), None);
         // One that lasts for a century, and is worst in the second in which there is another.
         let mut long = recording.notes[4];
         long.end_ns += 100 * 365 * 86_400 * SECOND_NS;
         let mut other = long;
         other.begin_ns += 5 * SECOND_NS;
         other.end_ns = other.begin_ns + 1000;
-        let at = other.begin_ns.div_euclid(SECOND_NS) * SECOND_NS;
-        assert_eq!(worst_second(&[long, other]), Some((7, at)));
+        let at = begin + 5 * SECOND_NS;
+        assert_eq!(worst_second(&[long, other], begin), Some((7, at)));
         let instant = Note { end_ns: long.begin_ns, ..long };
-        assert_eq!(worst_second(&[instant]), None);
+        assert_eq!(worst_second(&[instant], begin), None);
+    }
+
+    #[test]
+    fn the_worst_second_is_one_of_the_recording_whenever_that_begins() {
+        let mut recording = recording();
+        // It begins when a holder that has been off for long comes back, between two seconds of the clock.
+        recording.about.begin_ns += 13_000_000;
+        recording.notes[4].begin_ns -= 20 * SECOND_NS;
+        let begin = recording.about.begin_ns;
+        assert_eq!(worst_second(&recording.notes, begin), Some((7, begin)));
+        assert!(render(&recording).contains("<p>0.000 s into the recording"));
+        recording.notes[4].end_ns += 3 * SECOND_NS;
+        let (_, from) = worst_second(&recording.notes, begin).unwrap();
+        assert!((begin..begin + 3 * SECOND_NS).contains(&from), "{from}");
+        assert_eq!((from - begin) % SECOND_NS, 0);
     }
 
     #[test]
