@@ -8,9 +8,9 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use holdfast_policy::VcpuClass;
 
 use crate::error::ObserverError;
-use crate::histogram::Histogram;
+use crate::histogram::{Histogram, time};
 use crate::observer::{Observer, Options, Storage};
-use crate::output::show;
+use crate::output::{fill, show};
 use crate::sample::{Counters, Sample, VmSample};
 use crate::serve::Tagged;
 use crate::stop;
@@ -116,8 +116,9 @@ impl Report {
                 text.push_str(&row(&label, &vcpu.counters, vcpu.readable, sample.seconds()));
             }
             if let (false, Some(why)) = (vm.is_readable(), &vm.unreadable) {
-                writeln!(text, "  not readable: {why}").expect(say);
+                text.push_str(&fill(&format!("  not readable: {why}")));
             }
+            text.push_str(&rest(&vm.total(), vm.is_readable(), sample.seconds()));
         }
         if self.histogram {
             text.push_str(&histograms(&sample.vms));
@@ -129,11 +130,43 @@ impl Report {
     }
 }
 
+/// So many in so much time, per second.
+fn per_second(count: u64, seconds: f64) -> String {
+    let rate = count as f64 / seconds;
+    if rate < 99.95 { format!("{rate:.1}") } else { format!("{rate:.0}") }
+}
+
+/// What was counted of a VM and has no column, where any of it happened. What was not counted is not there.
+fn rest(c: &Counters, readable: bool, seconds: f64) -> String {
+    let rate = |count| per_second(count, seconds);
+    let average = |sum: u64, of: u64| sum as f64 / of.max(1) as f64;
+    let mut parts = Vec::new();
+    if readable && c.lock_halts > 0 {
+        let each = time(average(c.lock_halt_ns, c.lock_halts) as u64);
+        parts.push(format!("{} lock halts of {each}", rate(c.lock_halts)));
+    }
+    if let Some(kvm) = c.kvm.filter(|kvm| kvm.kicks > 0) {
+        parts.push(format!("{} kicks", rate(kvm.kicks)));
+    }
+    if let Some(kvm) = c.kvm.filter(|kvm| kvm.yields_tried > 0) {
+        let (done, tried) = (rate(kvm.yields_done), rate(kvm.yields_tried));
+        parts.push(format!("{done} of {tried} directed yields"));
+    }
+    let mut text = String::new();
+    if !parts.is_empty() {
+        text.push_str(&fill(&format!("  per second: {}", parts.join(", "))));
+    }
+    if readable && c.resumed > 0 && c.siblings_waiting > 0 {
+        let waited = average(c.siblings_waiting, c.resumed);
+        text.push_str(&fill(&format!(
+            "  siblings that waited when a holder or next owner came back: {waited:.1} on average"
+        )));
+    }
+    text
+}
+
 fn row(label: &str, c: &Counters, readable: bool, seconds: f64) -> String {
-    let rate = |count: u64| {
-        let rate = count as f64 / seconds;
-        if rate < 99.95 { format!("{rate:.1}") } else { format!("{rate:.0}") }
-    };
+    let rate = |count| per_second(count, seconds);
     // What cannot be known is not zero.
     let known = |text: String| if readable { text } else { "-".into() };
     let percent = |ns: u64| format!("{:.0}", ns as f64 / seconds / 1e7);
@@ -203,11 +236,49 @@ mod tests {
         let mut sample = sample(2_000_000_000, 7, 100_000);
         sample.vms[0].name = Some("a-name-that-is-longer-than-its-column".into());
         sample.lost_events = 3;
+        let counters = &mut sample.vms[0].vcpus[0].counters;
+        (counters.lock_halts, counters.lock_halt_ns) = (1_000_000_000, u64::MAX);
+        (counters.resumed, counters.siblings_waiting) = (1, 1_000_000_000);
+        let kvm = counters.kvm.as_mut().unwrap();
+        (kvm.kicks, kvm.yields_tried, kvm.yields_done) = (1 << 40, 1 << 40, 1 << 40);
+        sample.vms.push(sample.vms[0].clone());
+        sample.vms[1].vcpus[0].readable = false;
+        sample.vms[1].unreadable = Some("word ".repeat(20) + &"long".repeat(40));
         let text = REPORT.table(&sample);
         assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
+        assert_eq!(text.matches("word").count(), 20, "{text}");
         assert!(text.contains("a-name-that-is+") && text.contains("vCPU 0"), "{text}");
         assert!(text.contains("50000") && text.contains("25.0") && text.contains("12.5"), "{text}");
         assert!(text.contains("LOST: 3 events"), "{text}");
+    }
+
+    #[test]
+    fn what_has_no_column_is_told_below_where_it_happened() {
+        let mut sample = sample(2_000_000_000, 7, 10);
+        let told = ["per second:", "siblings that waited"];
+        let text = REPORT.table(&sample);
+        assert!(told.iter().all(|what| !text.contains(what)), "{text}");
+        let counters = &mut sample.vms[0].vcpus[0].counters;
+        (counters.lock_halts, counters.lock_halt_ns) = (40, 80_000_000);
+        (counters.resumed, counters.siblings_waiting) = (10, 25);
+        let kvm = counters.kvm.as_mut().unwrap();
+        (kvm.kicks, kvm.yields_tried, kvm.yields_done) = (30, 500, 1);
+        let text = REPORT.table(&sample);
+        for line in [
+            "  per second: 20.0 lock halts of 2.0ms, 15.0 kicks, 0.5 of 250 directed yields",
+            "  siblings that waited when a holder or next owner came back: 2.5 on average",
+        ] {
+            assert!(text.lines().any(|have| have == line), "{line}: {text}");
+        }
+        // A replay knows nothing of KVM, and of an unreadable guest KVM alone is known.
+        let mut replayed = sample.clone();
+        replayed.vms[0].vcpus[0].counters.kvm = None;
+        let text = REPORT.table(&replayed);
+        assert!(text.contains("lock halts") && !text.contains("kicks"), "{text}");
+        sample.vms[0].vcpus[0].readable = false;
+        let text = REPORT.table(&sample);
+        assert!(text.contains("per second: 15.0 kicks, ") && !text.contains(told[1]), "{text}");
+        assert!(!text.contains("halts"), "{text}");
     }
 
     #[test]
