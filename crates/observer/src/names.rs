@@ -62,8 +62,23 @@ fn from_cgroup(text: &str) -> Option<String> {
         .lines()
         .flat_map(|line| line.split('/'))
         .find_map(|part| part.strip_prefix("machine-"))?;
-    let name = scope.split(".scope").next()?.replace("\\x2d", "-");
+    let name = unescape(scope.split(".scope").next()?);
     Some(printable(&name, NAME_CHARS)).filter(|name| !name.is_empty())
+}
+
+/// As systemd-escape(1) --unescape, but for slashes: \xNN is a byte.
+fn unescape(name: &str) -> String {
+    let mut bytes = Vec::with_capacity(name.len());
+    let mut rest = name.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let escaped = rest.strip_prefix(b"\\x").and_then(|hex| {
+            let hex = hex.get(..2).filter(|hex| hex.iter().all(u8::is_ascii_hexdigit))?;
+            u8::from_str_radix(str::from_utf8(hex).ok()?, 16).ok()
+        });
+        bytes.push(escaped.unwrap_or(first));
+        rest = if escaped.is_some() { &rest[4..] } else { after };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Text of other programs, of guests and in files: nothing in it may steer a terminal, reorder a line
@@ -103,6 +118,14 @@ mod tests {
         let text = "0::/machine.slice/machine-qemu\\x2d3\\x2dbuild.scope/libvirt/emulator\n";
         assert_eq!(from_cgroup(text).as_deref(), Some("qemu-3-build"));
         assert_eq!(from_cgroup("0::/user.slice/session-1.scope"), None);
+        for (scope, name) in [
+            (r"machine-a\x20b\x5bc\x5D.scope", "a b[c]"),
+            (r"machine-caf\xc3\xa9.scope", "caf\u{e9}"),
+            (r"machine-\x1b\xff\x0.scope", "?\u{fffd}\\x0"),
+            (r"machine-\x\x+1\", r"\x\x+1\"),
+        ] {
+            assert_eq!(from_cgroup(&format!("0::/machine.slice/{scope}")).as_deref(), Some(name));
+        }
     }
 
     #[test]

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Lists the VMs of the host, and whether they can be read.
 
-use std::collections::BTreeMap;
-use std::fmt;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::{Duration, Instant};
+use std::{fmt, fs};
 
 use holdfast_bpf::{Discovery, Vm, VmState};
 use serde::Serialize;
@@ -13,11 +14,16 @@ use crate::host::check_kvm;
 use crate::names;
 use crate::observer::Storage;
 
+const PROC: &str = "/proc";
+
+/// Why an idle or paused VM cannot be read: where its guest keeps things is learned when it runs.
+const NOT_RUN: &str = "no vCPU has run since the start; it cannot be read yet (--wait longer)";
+
 /// The VMs of a host. JSON schema tag: `holdfast.vms/1`.
 #[derive(Debug, Clone, Serialize)]
 pub struct VmList {
     schema: &'static str,
-    /// VMs that ran while they were listed, by process.
+    /// VMs, by process.
     pub vms: Vec<VmInfo>,
 }
 
@@ -37,7 +43,7 @@ pub struct VmInfo {
     /// Why it cannot be read, where it cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
-    /// Its vCPUs that have run.
+    /// Its vCPUs that ran while they were listed; all of them if none did.
     pub vcpus: Vec<VcpuInfo>,
 }
 
@@ -46,8 +52,9 @@ pub struct VmInfo {
 pub struct VcpuInfo {
     /// Its number in the VM.
     pub vcpu: u32,
-    /// The thread that runs it.
-    pub tid: u32,
+    /// The thread that runs it, once it has run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tid: Option<u32>,
     /// Guest-physical address of its steal-time record.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steal_time_gpa: Option<u64>,
@@ -56,14 +63,15 @@ pub struct VcpuInfo {
     pub words: BTreeMap<&'static str, u64>,
 }
 
-/// Lists the VMs whose vCPUs run within `wait`. Returns early once every VM found is readable and
-/// none was found for a while.
+/// Lists VMs, and looks into those whose vCPUs run within `wait`. Returns early once each has run and is
+/// readable, and none was found for a while.
 pub fn list_vms(wait: Duration) -> Result<VmList, ObserverError> {
     /// A running vCPU is loaded many times a second; a busy host may keep one away for longer.
     const QUIET: Duration = Duration::from_millis(500);
     check_kvm()?;
     let mut storage = Storage::default();
     let mut discovery = Discovery::attach(storage.object())?;
+    let there = vcpus_by_process(Path::new(PROC));
     let until = Instant::now() + wait;
     let (mut seen, mut quiet_since) = (0, Instant::now());
     while Instant::now() < until {
@@ -72,15 +80,61 @@ pub fn list_vms(wait: Duration) -> Result<VmList, ObserverError> {
         if vcpus != seen {
             (seen, quiet_since) = (vcpus, Instant::now());
         }
-        let all_readable = discovery.vms().values().all(|vm| vm.is_readable());
+        let all_readable = discovery.vms().values().all(|vm| vm.is_readable())
+            && there.keys().all(|pid| discovery.vms().values().any(|vm| vm.pid == *pid));
         if seen > 0 && all_readable && quiet_since.elapsed() > QUIET {
             break;
         }
     }
 
     let mut vms: Vec<VmInfo> = discovery.vms().values().map(describe).collect();
+    let ran: BTreeSet<u32> = vms.iter().map(|vm| vm.pid).collect();
+    let all = vcpus_by_process(Path::new(PROC)).into_iter();
+    vms.extend(all.filter(|(pid, _)| !ran.contains(pid)).map(|(pid, vcpus)| at_rest(pid, &vcpus)));
     vms.sort_by_key(|vm| vm.pid);
     Ok(VmList { schema: "holdfast.vms/1", vms })
+}
+
+/// vCPUs that processes have open, by process: those of idle and paused VMs, too. That a process has
+/// another VM whose vCPUs have the same numbers is not seen.
+fn vcpus_by_process(proc: &Path) -> BTreeMap<u32, BTreeSet<u32>> {
+    // What cannot be read has ended, or is no process.
+    let entries = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut processes = BTreeMap::<u32, BTreeSet<u32>>::new();
+    for process in entries(proc) {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        for file in entries(&process.path().join("fd")) {
+            // As virt/kvm/kvm_main.c names them. One without vCPUs (kvm-vm alone) is no VM but somebody who
+            // asks what KVM can do.
+            let vcpu = fs::read_link(file.path()).ok().and_then(|target| {
+                target.to_str()?.strip_prefix("anon_inode:kvm-vcpu:")?.parse().ok()
+            });
+            if let Some(vcpu) = vcpu {
+                processes.entry(pid).or_default().insert(vcpu);
+            }
+        }
+    }
+    processes
+}
+
+/// A VM none of whose vCPUs ran.
+fn at_rest(pid: u32, vcpus: &BTreeSet<u32>) -> VmInfo {
+    let of = |vcpu: &u32| VcpuInfo {
+        vcpu: *vcpu,
+        tid: None,
+        steal_time_gpa: None,
+        words: BTreeMap::new(),
+    };
+    VmInfo {
+        pid,
+        name: names::vm_name(pid),
+        vmm: names::vmm(pid),
+        kernel: None,
+        unreadable: Some(NOT_RUN.into()),
+        vcpus: vcpus.iter().map(of).collect(),
+    }
 }
 
 fn describe(vm: &Vm) -> VmInfo {
@@ -98,7 +152,7 @@ fn describe(vm: &Vm) -> VmInfo {
         let base = vcpu.record.map(|record| record.steal_time_gpa.get());
         VcpuInfo {
             vcpu: *number,
-            tid: vcpu.tid,
+            tid: Some(vcpu.tid),
             steal_time_gpa: base,
             words: base.map_or_else(BTreeMap::new, |base| {
                 deltas
@@ -141,10 +195,7 @@ fn chain(error: &impl std::error::Error) -> String {
 impl fmt::Display for VmList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.vms.is_empty() {
-            return writeln!(
-                f,
-                "No vCPU ran. An idle guest is found once it wakes: --wait longer."
-            );
+            return writeln!(f, "No vCPU ran, and no process has one: there is no VM.");
         }
         writeln!(f, "{:>8}  {:<16} {:<16} {:>5}  GUEST KERNEL", "PID", "NAME", "VMM", "VCPUS")?;
         for vm in &self.vms {
@@ -157,5 +208,46 @@ impl fmt::Display for VmList {
             writeln!(f, "{:>8}  {name:<16} {:<16} {:>5}  {guest}", vm.pid, vm.vmm, vm.vcpus.len())?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn vms_that_do_not_run_are_found_by_what_their_processes_have_open() {
+        let proc = tempfile::tempdir().unwrap();
+        let open = |pid: &str, files: &[&str]| {
+            let dir = proc.path().join(pid).join("fd");
+            fs::create_dir_all(&dir).unwrap();
+            for (fd, target) in files.iter().enumerate() {
+                symlink(target, dir.join(fd.to_string())).unwrap();
+            }
+        };
+        let vcpu = |n: u32| format!("anon_inode:kvm-vcpu:{n}");
+        open("12", &["/dev/kvm", "anon_inode:kvm-vm", &vcpu(0), &vcpu(11), &vcpu(0), &vcpu(2)]);
+        open("13", &["/dev/kvm", "anon_inode:kvm-vm"]);
+        open("14", &["/dev/null", "anon_inode:kvm-vcpu:", "/tmp/anon_inode:kvm-vcpu:0"]);
+        open("self", &[&vcpu(0)]);
+        fs::create_dir(proc.path().join("15")).unwrap();
+        fs::write(proc.path().join("16"), "").unwrap();
+        let found = vcpus_by_process(proc.path());
+        assert_eq!(found, BTreeMap::from([(12, BTreeSet::from([0, 2, 11]))]));
+        assert!(vcpus_by_process(&proc.path().join("none")).is_empty());
+    }
+
+    #[test]
+    fn a_vm_at_rest_is_listed_with_the_reason() {
+        let vm = at_rest(u32::MAX, &BTreeSet::from([0, 1]));
+        let json = serde_json::to_value(&vm).unwrap();
+        assert_eq!(json["vcpus"], serde_json::json!([{ "vcpu": 0 }, { "vcpu": 1 }]));
+        assert_eq!(json.get("kernel"), None);
+        let text = VmList { schema: "holdfast.vms/1", vms: vec![vm] }.to_string();
+        assert!(text.contains("    2  not readable: no vCPU has run since the start"), "{text}");
+        let none = VmList { schema: "holdfast.vms/1", vms: Vec::new() }.to_string();
+        assert!(none.contains("there is no VM"), "{none}");
     }
 }
