@@ -53,7 +53,7 @@ pub(super) fn render(recording: &Recording) -> String {
             let histogram = &total.offcpu_hist[class];
             if histogram.count() > 0 {
                 let title = format!("{}: time off the CPU of preempted {what}", vm.label());
-                page.push_str(&bars(&title, histogram));
+                page.push_str(&bars(&title, histogram, class));
             }
         }
     }
@@ -263,7 +263,8 @@ fn legend() -> String {
     .concat()
 }
 
-fn bars(title: &str, histogram: &Histogram) -> String {
+/// A histogram, in the colour that its class has on the time line.
+fn bars(title: &str, histogram: &Histogram, class: VcpuClass) -> String {
     const HEIGHT: f64 = 160.0;
     let used = histogram.0.iter().enumerate().filter(|(_, n)| **n > 0).map(|(slot, _)| slot);
     let (first, last) = (used.clone().min().unwrap_or(0), used.max().unwrap_or(0));
@@ -281,10 +282,11 @@ fn bars(title: &str, histogram: &Histogram) -> String {
         let middle = x + width / 2.0;
         let _ = write!(
             svg,
-            "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{height:.1}\" class=\"bar\"/>\
+            "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{height:.1}\" class=\"{}\"/>\
              <text x=\"{middle:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{n}</text>",
             16.0 + HEIGHT - height,
             width - 2.0,
+            class.name(),
             12.0 + HEIGHT - height,
         );
     }
