@@ -209,6 +209,18 @@ pub struct Verdict {
     pub met: bool,
 }
 
+impl Verdict {
+    /// Whom the figure is compared with, where that is not the baseline in the same case.
+    pub(crate) fn compared_with(&self) -> String {
+        match (&self.over, &self.over_case) {
+            (Some(over), Some(case)) => format!(" over {over} in {case}"),
+            (Some(over), None) => format!(" over {over}"),
+            (None, Some(case)) => format!(" over {case}"),
+            (None, None) => String::new(),
+        }
+    }
+}
+
 /// Why a result cannot be read or written.
 #[derive(Debug, Error)]
 pub enum ResultError {

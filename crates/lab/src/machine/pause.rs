@@ -38,7 +38,7 @@ const VENDORS: [Vendor; 2] = [
 
 impl Machine {
     /// Has KVM intercept PAUSE as it does by default, or not at all; loads the module if need be.
-    pub(super) fn set_pause_exits(&self, wanted: bool) -> Result<()> {
+    pub fn set_pause_exits(&self, wanted: bool) -> Result<()> {
         let mut setting = self.pause_exits.lock().expect("no holder panics");
         if setting.now == Some(wanted) {
             return Ok(());

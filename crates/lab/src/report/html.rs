@@ -124,7 +124,7 @@ fn write_verdicts(out: &mut String, verdicts: &[Verdict]) -> fmt::Result {
             escape(&v.case),
             escape(&v.contender),
             v.of,
-            v.over.as_ref().map_or(String::new(), |over| format!(" over {}", escape(over))),
+            escape(&v.compared_with()),
             escape(&v.metric.title()),
             v.measured.map_or_else(|| "not measured".into(), figure),
         )?;

@@ -211,7 +211,7 @@ fn write_expectations(out: &mut String, all: &[Expected]) -> fmt::Result {
             (None, Some(max)) => format!("at most {max}"),
             (None, None) => String::new(),
         };
-        let over = v.over.as_ref().map_or_else(String::new, |over| format!(" over {over}"));
+        let over = v.compared_with();
         row(
             out,
             [

@@ -132,7 +132,7 @@ fn write_verdict(out: &mut String, v: &Verdict) -> fmt::Result {
         v.case,
         v.contender,
         v.of,
-        v.over.as_ref().map_or(String::new(), |over| format!(" over {over}")),
+        v.compared_with(),
         v.metric
     );
     write_wrapped(out, &format!("  {verdict} "), &line)

@@ -23,6 +23,10 @@ pub trait Host {
     fn request(&self, request: Request) -> Result<Reply>;
     /// What the agent said of itself.
     fn hello(&self) -> Hello;
+    /// Has the host's KVM loaded, with or without pause-loop exits. Guests have it done anyway.
+    fn load_kvm(&self, _pause_exits: bool) -> Result<()> {
+        Ok(())
+    }
     /// Starts a guest and waits until its agent answers.
     fn start_guest(&self, name: &str, guest: &Guest, pause_exits: bool) -> Result<Hello>;
     /// Ends a guest at once.
@@ -211,6 +215,10 @@ impl Host for LabHost {
 
     fn hello(&self) -> Hello {
         self.machine.hello().clone()
+    }
+
+    fn load_kvm(&self, pause_exits: bool) -> Result<()> {
+        self.machine.set_pause_exits(pause_exits)
     }
 
     fn start_guest(&self, name: &str, guest: &Guest, pause_exits: bool) -> Result<Hello> {

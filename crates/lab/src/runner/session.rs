@@ -145,6 +145,10 @@ impl<'a> Session<'a> {
     /// Runs these guests and no others, freshly started with nothing else on the host but the observer, if it runs.
     pub(super) fn ensure_guests(&mut self, names: &[String], pause_exits: bool) -> Outcome<()> {
         if self.guests == names && self.pause_exits == pause_exits {
+            // Without a guest, too, it is a KVM host, and schedulers look for the module.
+            if names.is_empty() {
+                self.host.load_kvm(pause_exits)?;
+            }
             return Ok(());
         }
         // A guest boots twice as fast on an idle host, and under the stock scheduler as all others.
@@ -152,6 +156,7 @@ impl<'a> Session<'a> {
         self.ensure_hogs(0)?;
         self.stop_guests()?;
         self.pause_exits = pause_exits;
+        self.host.load_kvm(pause_exits)?;
         for name in names {
             if let Err(e) = self.start_guest(name) {
                 // All of them or none, so that the next attempt begins afresh.
