@@ -94,7 +94,7 @@ impl<'obj> Observer<'obj> {
         let notes_len = if options.notes { notes_len(online_cpus().len()) } else { 4096 };
         open.maps.notes.set_max_entries(notes_len).map_err(bpf("size the maps of"))?;
         let progs = &mut open.progs;
-        for program in [&mut progs.on_spin, &mut progs.hypercall, &mut progs.yielded] {
+        for program in [&mut progs.on_spin, &mut progs.hypercall] {
             program.set_autoload(options.kvm_events);
         }
         progs.clock.set_autoload(options.frequency_hz > 0);
@@ -102,11 +102,11 @@ impl<'obj> Observer<'obj> {
 
         let mut links = Vec::new();
         let progs = &skel.progs;
-        for program in [&progs.sched_switch, &progs.loaded] {
+        for program in [&progs.yielded, &progs.yields, &progs.sched_switch, &progs.loaded] {
             links.push(program.attach().map_err(bpf("attach"))?);
         }
         if options.kvm_events {
-            for program in [&progs.on_spin, &progs.hypercall, &progs.yielded] {
+            for program in [&progs.on_spin, &progs.hypercall] {
                 links.push(program.attach().map_err(bpf("attach"))?);
             }
         }
@@ -319,6 +319,7 @@ fn counters_of(c: &hf_vcpu_stats, kvm_events: bool) -> Counters {
             yield_hypercalls: c.nr_yield_hypercalls,
             yields_tried: c.nr_yields_tried,
             yields_done: c.nr_yields_done,
+            yield_ns: c.yield_ns,
         }),
         samples: ByClass(c.samples),
         samples_holder_off: c.samples_holder_off,

@@ -100,6 +100,8 @@ pub struct KvmCounters {
     pub yields_tried: u64,
     /// Those that the scheduler granted.
     pub yields_done: u64,
+    /// Time off the CPU after them, ns.
+    pub yield_ns: u64,
 }
 
 impl KvmCounters {
@@ -110,6 +112,7 @@ impl KvmCounters {
             yield_hypercalls: f(self.yield_hypercalls, other.yield_hypercalls),
             yields_tried: f(self.yields_tried, other.yields_tried),
             yields_done: f(self.yields_done, other.yields_done),
+            yield_ns: f(self.yield_ns, other.yield_ns),
         }
     }
 }

@@ -19,6 +19,7 @@ struct task_struct {
 	int pid;
 	int tgid;
 	unsigned int flags;
+	unsigned int __state; /* since v5.14 */
 } __attribute__((preserve_access_index));
 
 #endif /* __HOLDFAST_TYPES_BPF_H */

@@ -144,8 +144,15 @@ static u32 slot_of(u64 ns)
 	return slot < HF_NR_SLOTS ? slot : HF_NR_SLOTS - 1;
 }
 
-static void switched_out(struct task_struct *p, const struct hf_vcpu *v, bool preempted, u64 now)
+static void switched_out(struct task_struct *p, const struct hf_vcpu *v, bool preempt, u64 now)
 {
+	/*
+	 * Still runnable. The state is TASK_RUNNING (0) then, or was not acted on. It is read here
+	 * because the tracepoint has it among its arguments since v5.18 only (fa2c3254d7cf), and in
+	 * another place since v5.19 (9c2136be0878); whoever wakes the task meanwhile leaves it other
+	 * than 0 until it has left this CPU.
+	 */
+	bool runnable = preempt || !p->__state;
 	enum hf_class class = hf_read_class(v);
 	struct hf_vcpu_stats *c;
 	struct hf_vm_state *s;
@@ -157,7 +164,9 @@ static void switched_out(struct task_struct *p, const struct hf_vcpu *v, bool pr
 		return;
 	c->out_class = class;
 	c->out_at = now;
-	if (preempted) {
+	if (runnable && !preempt && c->yielding) {
+		c->absence = HF_YIELDED;
+	} else if (runnable) {
 		c->absence = HF_PREEMPTED;
 		c->nr[class]++;
 		if (hf_is_protected(class) && (s = begin_vm_state(v->kvm)))
@@ -189,6 +198,8 @@ static void switched_in(struct task_struct *p, u64 now)
 
 	if (absence == HF_LOCK_HALT) {
 		c->lock_halt_ns += away_ns;
+	} else if (absence == HF_YIELDED) {
+		c->yield_ns += away_ns;
 	} else if (absence == HF_PREEMPTED) {
 		c->away_ns[class] += away_ns;
 		if (away_ns > long_absence_ns)
@@ -211,14 +222,12 @@ static void switched_in(struct task_struct *p, u64 now)
 }
 
 SEC("tp_btf/sched_switch")
-int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next,
-	     unsigned int prev_state)
+int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_struct *next)
 {
 	struct hf_vcpu *v = bpf_task_storage_get(&vcpus, prev, NULL, 0);
 
-	/* Preempted means still runnable: state 0, TASK_RUNNING. */
 	if (v)
-		switched_out(prev, v, preempt || !prev_state, bpf_ktime_get_ns());
+		switched_out(prev, v, preempt, bpf_ktime_get_ns());
 	if (bpf_task_storage_get(&vcpus, next, NULL, 0))
 		switched_in(next, bpf_ktime_get_ns());
 	return 0;
@@ -381,13 +390,31 @@ int BPF_PROG(hypercall, unsigned long nr)
 	return 0;
 }
 
-/* KVM is the only caller; kvm_vcpu_yield_to() itself may be inlined into its callers. */
+/*
+ * KVM is the only caller; kvm_vcpu_yield_to() itself may be inlined into its callers. If
+ * the scheduler grants it, the vCPU calls schedule() in there, runnable as one that is
+ * preempted, and gives its CPU away nonetheless. Always attached: without it, where
+ * spinning vCPUs leave the guest, yields would count as preemptions.
+ */
+SEC("fentry/yield_to")
+int BPF_PROG(yields)
+{
+	struct task_struct *p = bpf_get_current_task_btf();
+	struct hf_vcpu *v = bpf_task_storage_get(&vcpus, p, NULL, 0);
+	struct hf_vcpu_stats *c = v ? begin_stats(p, v) : NULL;
+
+	if (c)
+		c->yielding = 1;
+	return 0;
+}
+
 SEC("fexit/yield_to")
 int BPF_PROG(yielded, struct task_struct *to, bool preempt, int done)
 {
 	struct hf_vcpu_stats *c = stats_of((u32)bpf_get_current_pid_tgid());
 
 	if (c) {
+		c->yielding = 0;
 		c->nr_yields_tried++;
 		if (done > 0)
 			c->nr_yields_done++;

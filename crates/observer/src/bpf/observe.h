@@ -14,6 +14,7 @@ enum hf_absence {
 	HF_PREEMPTED = 1, /* its CPU was taken away */
 	HF_LOCK_HALT = 2, /* it halted in a lock's queue: a PV spinlock */
 	HF_SLEEPS = 3,	  /* it halted or waits for its VMM; noted for recordings only */
+	HF_YIELDED = 4,	  /* it gave its CPU to a sibling that KVM named */
 };
 
 struct hf_vcpu_stats {
@@ -38,6 +39,7 @@ struct hf_vcpu_stats {
 	u64 nr_yield_hypercalls; /* KVM_HC_SCHED_YIELD */
 	u64 nr_yields_tried;	 /* directed yields that KVM asked the scheduler for */
 	u64 nr_yields_done;
+	u64 yield_ns; /* time until it ran again after those */
 
 	/* What the sampling clock found while the vCPU ran. */
 	u64 samples[HF_NR_CLASSES];
@@ -48,8 +50,10 @@ struct hf_vcpu_stats {
 	u64 out_at;
 	u32 absence; /* enum hf_absence */
 	u32 out_class;
-	u32 resumed; /* back from an absence that made siblings wait; they are to be looked at */
-	u32 epoch;   /* of the addresses in the map `siblings` */
+	u32 resumed;  /* back from an absence that made siblings wait; they are to be looked at */
+	u32 epoch;    /* of the addresses in the map `siblings` */
+	u32 yielding; /* in yield_to() */
+	u32 pad;
 };
 
 /* What siblings share. Keyed by struct kvm. */
