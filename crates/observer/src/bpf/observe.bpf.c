@@ -265,6 +265,19 @@ static long look_at_sibling(u32 id, struct sibling_walk *w)
 	return 0;
 }
 
+static void look_at_siblings(struct sibling_walk *w, u32 nr)
+{
+	u32 id;
+
+	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_loop)) {
+		bpf_loop(nr < HF_MAX_SIBLINGS ? nr : HF_MAX_SIBLINGS, look_at_sibling, w, 0);
+		return;
+	}
+	/* Before v5.17. Not always: the verifier walks through it once for each sibling. */
+	for (id = 0; id < HF_MAX_SIBLINGS && id < nr; id++)
+		look_at_sibling(id, w);
+}
+
 /*
  * The first moment of a vCPU's own after an absence: its VM's memory can be read
  * again, and its siblings' words lie in it.
@@ -278,7 +291,6 @@ int BPF_PROG(loaded)
 	struct hf_vm_state *s;
 	struct hf_vcpu *v;
 	struct hf_note *n;
-	u64 nr;
 
 	if (!c)
 		return 0;
@@ -304,8 +316,7 @@ int BPF_PROG(loaded)
 
 	struct sibling_walk w = { .kvm = v->kvm, .self = v->vcpu_id };
 
-	nr = s->nr_vcpus < HF_MAX_SIBLINGS ? s->nr_vcpus : HF_MAX_SIBLINGS;
-	bpf_loop(nr, look_at_sibling, &w, 0);
+	look_at_siblings(&w, s->nr_vcpus);
 	c->nr_resumed++;
 	c->nr_siblings_waiting += w.nr;
 	if (w.nr) {
