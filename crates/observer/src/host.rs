@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::error::ObserverError;
 
-const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
+pub(crate) const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 const KVM_BTF: &str = "/sys/kernel/btf/kvm";
 
 // include/uapi/linux/capability.h; CAP_SYS_ADMIN implies the first two.

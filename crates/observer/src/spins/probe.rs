@@ -7,10 +7,28 @@ use libbpf_rs::{MapCore, MapFlags};
 use super::{LOCKS, LockWaits, Waits};
 use crate::error::ObserverError;
 use crate::histogram::Histogram;
-use crate::host::{check_bpf, monotonic_ns};
+use crate::host::{VMLINUX_BTF, check_bpf, monotonic_ns};
 use crate::observer::{Storage, from_bytes};
 use crate::spins_skel::types::hf_waits;
 use crate::spins_skel::{SpinsSkel, SpinsSkelBuilder};
+
+/// What the kernel's BTF has where there is such a tracepoint.
+const TRACEPOINTS: [&str; 2] = ["btf_trace_contention_begin", "btf_trace_contention_end"];
+
+/// libbpf says of a tracepoint that is missing what it says of much else (ESRCH), so the kernel's types
+/// are asked. They are not if they could not be read.
+fn why_not_loaded(source: libbpf_rs::Error, kernel_types: &[u8]) -> ObserverError {
+    // A name in BTF is a string between two zeroes.
+    let has = |name: &str| {
+        let name = format!("\0{name}\0");
+        kernel_types.windows(name.len()).any(|window| window == name.as_bytes())
+    };
+    if kernel_types.is_empty() || TRACEPOINTS.into_iter().all(has) {
+        ObserverError::Bpf { action: "load", source }
+    } else {
+        ObserverError::NoContentionTracepoints
+    }
+}
 
 /// The program, attached as long as this lives.
 pub(super) struct Probe<'obj> {
@@ -23,10 +41,8 @@ impl<'obj> Probe<'obj> {
         let bpf = |action| move |source| ObserverError::Bpf { action, source };
         check_bpf()?;
         let open = SpinsSkelBuilder::default().open(storage.object()).map_err(bpf("open"))?;
-        let mut skel = open.load().map_err(|source| match source.kind() {
-            // libbpf does not find the tracepoint in the kernel's BTF.
-            libbpf_rs::ErrorKind::NotFound => ObserverError::NoContentionTracepoints,
-            _ => ObserverError::Bpf { action: "load", source },
+        let mut skel = open.load().map_err(|source| {
+            why_not_loaded(source, &std::fs::read(VMLINUX_BTF).unwrap_or_default())
         })?;
         skel.attach().map_err(bpf("attach"))?;
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -58,5 +74,26 @@ impl<'obj> Probe<'obj> {
             lost_events: self.skel.maps.bss_data.as_deref().map_or(0, |bss| bss.nr_lost),
             locks,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_the_tracepoints_is_told_from_one_that_refuses_the_program() {
+        // What libbpf 1.7 returns where an attach target is not in the kernel's BTF.
+        let why =
+            |types: &[u8]| why_not_loaded(libbpf_rs::Error::from_raw_os_error(libc::ESRCH), types);
+        let begin = b"\0btf_trace_contention_begin\0".as_slice();
+        let both = b"\0btf_trace_contention_begin\0btf_trace_contention_end\0".as_slice();
+        for types in [b"\0btf_trace_sched_switch\0".as_slice(), begin] {
+            let error = why(types);
+            assert!(error.is_unsupported() && error.to_string().contains("5.19"), "{error}");
+        }
+        for types in [both, b""] {
+            assert!(matches!(why(types), ObserverError::Bpf { action: "load", .. }));
+        }
     }
 }
