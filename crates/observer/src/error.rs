@@ -25,6 +25,13 @@ pub enum ObserverError {
          or run this on the host that runs the VMs"
     )]
     NoKvm,
+    /// The types of KVM are not known.
+    #[error(
+        "the kvm module of this kernel has no BTF (no {}): it takes a kernel built with \
+         CONFIG_DEBUG_INFO_BTF_MODULES=y, as those of distributions are",
+        .0.display()
+    )]
+    NoKvmBtf(PathBuf),
     /// The tracepoints of lock contention are missing.
     #[error("this kernel has no tracepoint lock:contention_begin: it takes Linux 5.19 or later")]
     NoContentionTracepoints,
@@ -90,6 +97,9 @@ pub enum ObserverError {
 impl ObserverError {
     /// Is it this machine that cannot do it, so that nothing went wrong?
     pub fn is_unsupported(&self) -> bool {
-        matches!(self, Self::NoBtf(_) | Self::NoKvm | Self::NoContentionTracepoints)
+        matches!(
+            self,
+            Self::NoBtf(_) | Self::NoKvm | Self::NoKvmBtf(_) | Self::NoContentionTracepoints
+        )
     }
 }

@@ -8,6 +8,8 @@ use crate::error::ObserverError;
 
 pub(crate) const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 const KVM_BTF: &str = "/sys/kernel/btf/kvm";
+/// Absent where KVM is part of the kernel itself.
+const KVM_IS_MODULE: &str = "/sys/module/kvm/initstate";
 
 // include/uapi/linux/capability.h; CAP_SYS_ADMIN implies the first two.
 const CAP_SYS_ADMIN: (u32, &str) = (21, "CAP_SYS_ADMIN");
@@ -23,14 +25,23 @@ pub(crate) fn check_bpf() -> Result<(), ObserverError> {
 pub(crate) fn check_kvm() -> Result<(), ObserverError> {
     let needed = "CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN and CAP_SYS_PTRACE";
     check_bpf_of(needed)?;
-    // Built in or a module, it has a directory there as soon as it can run VMs.
-    if !Path::new("/sys/module/kvm").exists() {
-        return Err(ObserverError::NoKvm);
-    }
+    let is_module = find_kvm(|path| Path::new(path).exists())?;
     // A module's types are found by number, which takes more than CAP_BPF.
-    match missing(&[CAP_SYS_ADMIN]).filter(|_| Path::new(KVM_BTF).exists()) {
+    match missing(&[CAP_SYS_ADMIN]).filter(|_| is_module) {
         Some(missing) => Err(ObserverError::NotPermitted { missing, needed }),
         None => Ok(()),
+    }
+}
+
+/// Is KVM a module, with types of its own? What is part of the kernel is among the kernel's.
+fn find_kvm(exists: impl Fn(&str) -> bool) -> Result<bool, ObserverError> {
+    // Built in or a module, it has a directory there as soon as it can run VMs.
+    if !exists("/sys/module/kvm") {
+        return Err(ObserverError::NoKvm);
+    }
+    match (exists(KVM_IS_MODULE), exists(KVM_BTF)) {
+        (true, false) => Err(ObserverError::NoKvmBtf(KVM_BTF.into())),
+        (_, has_types) => Ok(has_types),
     }
 }
 
@@ -113,6 +124,16 @@ mod tests {
         assert_eq!(parse_cpu_list("0-2,5"), [0, 1, 2, 5]);
         assert_eq!(parse_cpu_list("0"), [0]);
         assert!(parse_cpu_list("").is_empty());
+    }
+
+    #[test]
+    fn a_module_without_types_is_told_from_one_that_is_built_in() {
+        let kvm = |there: &[&str]| find_kvm(|path| there.contains(&path));
+        assert!(matches!(kvm(&[]), Err(ObserverError::NoKvm)));
+        assert!(matches!(kvm(&["/sys/module/kvm"]), Ok(false)));
+        assert!(matches!(kvm(&["/sys/module/kvm", KVM_IS_MODULE, KVM_BTF]), Ok(true)));
+        let error = kvm(&["/sys/module/kvm", KVM_IS_MODULE]).unwrap_err();
+        assert!(error.is_unsupported() && error.to_string().contains(KVM_BTF), "{error}");
     }
 
     #[test]
