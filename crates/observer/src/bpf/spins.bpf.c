@@ -34,6 +34,7 @@ struct spins {
 	 * is, for what an interrupt waits for: of such a wait neither end must be noted.
 	 */
 	u64 busy;
+	u64 nr_skipped; /* waits that began so, and have not ended */
 };
 
 struct {
@@ -68,7 +69,7 @@ struct {
 	__type(value, struct hf_waits);
 } waits SEC(".maps");
 
-/* Waits that could not be noted because too many were. */
+/* Waits that could not be noted because too many were, or while another one was. */
 u64 nr_lost;
 
 static u32 type_of(u32 flags)
@@ -175,6 +176,18 @@ static void end_wait(struct spins *all, u64 lock, u64 now)
 	sum->hist[slot]++;
 }
 
+/* A wait that begins, or ends, while another one is noted here. It is counted once. */
+static void skip(struct spins *all, bool begins)
+{
+	if (begins) {
+		all->nr_skipped++;
+	} else if (all->nr_skipped) {
+		all->nr_skipped--;
+		return;
+	}
+	__sync_fetch_and_add(&nr_lost, 1);
+}
+
 /* Attached first, in the order of this file: a begin without an end would be a wait for ever. */
 SEC("tp_btf/contention_end")
 int BPF_PROG(contention_end, void *lock, int ret)
@@ -182,8 +195,12 @@ int BPF_PROG(contention_end, void *lock, int ret)
 	u64 now = bpf_ktime_get_ns();
 	struct spins *all = this_cpu();
 
-	if (!all || all->busy)
+	if (!all)
 		return 0;
+	if (all->busy) {
+		skip(all, false);
+		return 0;
+	}
 	all->busy = 1;
 	barrier();
 	end_wait(all, (u64)lock, now);
@@ -198,8 +215,12 @@ int BPF_PROG(contention_begin, void *lock, unsigned int flags)
 	struct spins *all = this_cpu();
 	u32 type = type_of(flags);
 
-	if (!all || all->busy)
+	if (!all)
 		return 0;
+	if (all->busy) {
+		skip(all, true);
+		return 0;
+	}
 	all->busy = 1;
 	barrier();
 	if (is_spun_for(type))
