@@ -216,10 +216,14 @@ impl<'obj> Observer<'obj> {
                 let c = counted.remove(&vcpu.tid).filter(|c| c.kvm == *kvm);
                 let mut counters =
                     c.as_ref().map(|c| counters_of(c, self.kvm_events)).unwrap_or_default();
-                if let Some((run, wait)) = schedstat(vm.pid, vcpu.tid) {
-                    let (run_0, wait_0) = *self.unwatched.entry(vcpu.tid).or_insert((run, wait));
-                    counters.run_ns = run.saturating_sub(run_0);
-                    counters.steal_ns = wait.saturating_sub(wait_0);
+                match schedstat(vm.pid, vcpu.tid) {
+                    Some((run, wait)) => {
+                        let (run_0, wait_0) =
+                            *self.unwatched.entry(vcpu.tid).or_insert((run, wait));
+                        counters.run_ns = run.saturating_sub(run_0);
+                        counters.steal_ns = wait.saturating_sub(wait_0);
+                    }
+                    None => counters.untimed = true,
                 }
                 VcpuSample {
                     vcpu: *number,
@@ -305,6 +309,7 @@ fn counters_of(c: &hf_vcpu_stats, kvm_events: bool) -> Counters {
     Counters {
         run_ns: 0,
         steal_ns: 0,
+        untimed: false,
         preemptions: ByClass(c.nr),
         offcpu_ns: ByClass(c.away_ns),
         offcpu_over_cap: ByClass(c.nr_long),

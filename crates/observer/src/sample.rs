@@ -49,17 +49,40 @@ pub struct VcpuSample {
     /// Are its classes known?
     pub readable: bool,
     /// What was counted.
-    #[serde(flatten)]
+    #[serde(flatten, serialize_with = "with_times")]
     pub counters: Counters,
+}
+
+/// Counters, and times where they were measured.
+fn with_times<S: serde::Serializer>(counters: &Counters, s: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Times {
+        run_ns: u64,
+        steal_ns: u64,
+    }
+    #[derive(Serialize)]
+    struct Both<'a> {
+        #[serde(flatten)]
+        times: Option<Times>,
+        #[serde(flatten)]
+        counters: &'a Counters,
+    }
+    let times = counters.times().map(|(run_ns, steal_ns)| Times { run_ns, steal_ns });
+    Both { times, counters }.serialize(s)
 }
 
 /// What is counted of a vCPU, or of several taken together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// CPU time, ns.
+    #[serde(skip)]
     pub run_ns: u64,
     /// Time it wanted to run and had no CPU, ns: what KVM reports to the guest as steal time.
+    #[serde(skip)]
     pub steal_ns: u64,
+    /// Neither was measured, of some vCPU at least: its thread ended, or the kernel has no schedstat.
+    #[serde(skip)]
+    pub untimed: bool,
     /// Involuntary switches.
     pub preemptions: ByClass,
     /// Time it stayed off the CPU after them, in ns.
@@ -122,6 +145,7 @@ impl Counters {
         macro_rules! each {
             ($($number:ident),*; $($by_class:ident),*) => {
                 Self {
+                    untimed: self.untimed || other.untimed,
                     offcpu_hist: self.offcpu_hist.zip(&other.offcpu_hist, f),
                     kvm: match (self.kvm, other.kvm) {
                         (None, None) => None,
@@ -146,7 +170,12 @@ impl Counters {
 
     /// What came since `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
-        self.zip(earlier, u64::saturating_sub)
+        Self { untimed: self.untimed, ..self.zip(earlier, u64::saturating_sub) }
+    }
+
+    /// CPU time and time without a CPU, ns; none where they were not measured.
+    pub fn times(&self) -> Option<(u64, u64)> {
+        (!self.untimed).then_some((self.run_ns, self.steal_ns))
     }
 
     /// Time that vCPUs were kept off the CPU while siblings depended on them, ns: as Holder, Irq or
@@ -331,6 +360,26 @@ pub(crate) mod tests {
         let cost = sample(1, 7, 10).vms[0].total().cost().unwrap();
         assert_eq!((cost.waiting, cost.holder_preempted, cost.samples), (0.25, 0.125, 80));
         assert_eq!(Counters::default().cost(), None);
+    }
+
+    #[test]
+    fn times_that_were_not_measured_are_absent() {
+        let mut part = sample(1, 7, 3);
+        let json =
+            |sample: &Sample| serde_json::to_value(sample).unwrap()["vms"][0]["vcpus"].clone();
+        assert_eq!(
+            (&json(&part)[0]["run_ns"], &json(&part)[0]["steal_ns"]),
+            (&3000.into(), &0.into())
+        );
+        let another = part.vms[0].vcpus[0].clone();
+        part.vms[0].vcpus.push(another);
+        part.vms[0].vcpus[1].counters.untimed = true;
+        let untimed = &json(&part)[1];
+        assert!(untimed.get("run_ns").is_none() && untimed.get("steal_ns").is_none(), "{untimed}");
+        assert_eq!(untimed["preemptions"]["holder"], 3);
+        assert_eq!(part.vms[0].total().times(), None, "a sum that lacks a part is not known");
+        // Measured again is known again.
+        assert!(sample(2, 7, 5).since(&part).vms[0].total().times().is_some());
     }
 
     #[test]
