@@ -41,6 +41,8 @@ pub struct Discovery<'obj> {
     received: Rc<RefCell<Vec<hf_event>>>,
     links: Vec<Link>,
     vms: BTreeMap<u64, Vm>,
+    /// Those that the last look found ended.
+    ended: Vec<(u64, Vm)>,
     reader: Arc<Reader>,
     searches: Vec<Search>,
     reaped_at: Instant,
@@ -83,6 +85,7 @@ impl<'obj> Discovery<'obj> {
             received,
             links,
             vms: BTreeMap::new(),
+            ended: Vec::new(),
             reader: Arc::default(),
             searches: Vec::new(),
             reaped_at: Instant::now(),
@@ -97,6 +100,12 @@ impl<'obj> Discovery<'obj> {
     /// The VMs known, by the address of their `struct kvm`.
     pub fn vms(&self) -> &BTreeMap<u64, Vm> {
         &self.vms
+    }
+
+    /// The VMs that the last call of [`Self::poll`] or [`Self::process`] found ended, as they were known:
+    /// those whose keys it returned, and those whose place another one had taken already.
+    pub fn ended(&self) -> &[(u64, Vm)] {
+        &self.ended
     }
 
     /// Waits up to `timeout` for news of vCPUs, and acts on them. Returns the keys of VMs that
@@ -132,6 +141,7 @@ impl<'obj> Discovery<'obj> {
                 _ => Err(err),
             })
             .map_err(|source| map_error("wait for events", "events", source))?;
+        self.ended.clear();
         for event in self.received.take() {
             self.handle(&event);
         }
@@ -156,7 +166,7 @@ impl<'obj> Discovery<'obj> {
         let new = || Vm::new(event.tgid, raw.born, event.epoch, Instant::now());
         let vm = self.vms.entry(raw.kvm).or_insert_with(new);
         if vm.born != raw.born {
-            *vm = new();
+            self.ended.push((raw.kvm, std::mem::replace(vm, new())));
         }
         vm.enter_epoch(event.epoch);
         let slot = |gpa, hva, len| Slot::new(Gpa::new(gpa), Hva::new(hva), len);
@@ -246,7 +256,7 @@ impl<'obj> Discovery<'obj> {
             }
         }
         for kvm in &ended {
-            self.vms.remove(kvm);
+            self.ended.extend(self.vms.remove(kvm).map(|vm| (*kvm, vm)));
             // It may have been published after KVM had destroyed the VM.
             let _ = self.skel.maps.layouts.delete(&kvm.to_ne_bytes());
         }

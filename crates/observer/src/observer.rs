@@ -69,12 +69,38 @@ pub struct Observer<'obj> {
     skel: ObserveSkel<'obj>,
     discovery: Discovery<'obj>,
     /// By process and address of `struct kvm`: either alone is used again soon.
-    names: HashMap<(u32, u64), Option<String>>,
+    processes: HashMap<(u32, u64), Process>,
+    /// What ended VMs did since they were last told of; each is told of once more.
+    ended: Vec<VmSample>,
+    /// Preemptions and halts of each thread that were told, so that it is known what is missing of one that
+    /// is not told of any more.
+    told: HashMap<u32, u64>,
+    /// Those that were never told.
+    untold: u64,
+    swept_at: Instant,
     /// CPU and waiting time that threads had before they were watched.
     unwatched: HashMap<u32, (u64, u64)>,
     attached_ns: u64,
     kvm_events: bool,
 }
+
+/// What is known of the process of a VM.
+#[derive(Debug, Clone)]
+struct Process {
+    name: Option<String>,
+}
+
+impl Process {
+    fn of(pid: u32) -> Self {
+        Self { name: vm_name(pid) }
+    }
+}
+
+/// VMs that ended are kept until somebody asks; this many are enough for an exporter that nobody scrapes.
+const MAX_ENDED: usize = 4096;
+
+/// How often counters of threads that have ended are looked for.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 
 impl<'obj> Observer<'obj> {
     /// Loads and attaches the programs. Needs root, or CAP_BPF, CAP_PERFMON and, where KVM is a module, CAP_SYS_ADMIN.
@@ -135,7 +161,11 @@ impl<'obj> Observer<'obj> {
             notes,
             skel,
             discovery,
-            names: HashMap::new(),
+            processes: HashMap::new(),
+            ended: Vec::new(),
+            told: HashMap::new(),
+            untold: 0,
+            swept_at: Instant::now(),
             unwatched: HashMap::new(),
             attached_ns: monotonic_ns(),
             kvm_events: options.kvm_events,
@@ -154,14 +184,76 @@ impl<'obj> Observer<'obj> {
                 let _ = map.delete(&key);
             }
         }
-        for vm in self.discovery.vms().values() {
+        self.bury()?;
+        let Self { discovery, processes, unwatched, .. } = self;
+        for (kvm, vm) in discovery.vms() {
+            processes.entry((vm.pid, *kvm)).or_insert_with(|| Process::of(vm.pid));
             for vcpu in vm.vcpus.values() {
-                if let Entry::Vacant(unknown) = self.unwatched.entry(vcpu.tid) {
+                if let Entry::Vacant(unknown) = unwatched.entry(vcpu.tid) {
                     unknown.insert(schedstat(vm.pid, vcpu.tid).unwrap_or_default());
                 }
             }
         }
+        // Who takes samples sweeps with each of them.
+        if self.ring.is_some() && self.swept_at.elapsed() > SWEEP_INTERVAL {
+            let counted = self.counters()?;
+            self.sweep(counted.keys());
+        }
         Ok(())
+    }
+
+    /// Keeps what VMs did that have just ended, to be told of once more, and makes room for others. What
+    /// threads counted that run on is left for the VM that they run next.
+    fn bury(&mut self) -> Result<(), ObserverError> {
+        let map = &self.skel.maps.stats;
+        for (kvm, vm) in self.discovery.ended() {
+            let (kernel, unreadable) = describe(vm);
+            let process = self.processes.get(&(vm.pid, *kvm)).cloned();
+            let mut vcpus = Vec::new();
+            for (number, vcpu) in &vm.vcpus {
+                let key = vcpu.tid.to_ne_bytes();
+                let found = map.lookup(&key, MapFlags::ANY).map_err(not_read)?;
+                let counted = found.as_deref().and_then(from_bytes::<hf_vcpu_stats>);
+                let Some(counted) = counted.filter(|c| c.kvm == *kvm && !thread_exists(vcpu.tid))
+                else {
+                    continue;
+                };
+                // Gone already is as good.
+                let _ = map.delete(&key);
+                let mut counters = counters_of(&counted, self.kvm_events);
+                // What it used of the CPU ended with it.
+                counters.untimed = true;
+                vcpus.push(VcpuSample {
+                    vcpu: *number,
+                    tid: vcpu.tid,
+                    readable: vm.is_readable() && vcpu.record.is_some(),
+                    counters,
+                });
+            }
+            if self.ring.is_some() || vcpus.is_empty() {
+                continue;
+            }
+            let name = process.and_then(|process| process.name);
+            let ended = VmSample { pid: vm.pid, name, kernel, unreadable, vcpus };
+            if self.ended.len() < MAX_ENDED {
+                self.ended.push(ended);
+            } else {
+                let untold = |vcpu: &VcpuSample| untold(&self.told, vcpu.tid, &vcpu.counters);
+                self.untold += ended.vcpus.iter().map(untold).sum::<u64>();
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes counters of those of these threads that have ended.
+    fn sweep<'a>(&mut self, tids: impl Iterator<Item = &'a u32>) {
+        self.swept_at = Instant::now();
+        let vms = self.discovery.vms().values();
+        let known: HashSet<u32> =
+            vms.flat_map(|vm| vm.vcpus.values()).map(|vcpu| vcpu.tid).collect();
+        for tid in tids.filter(|tid| !known.contains(*tid) && !thread_exists(**tid)) {
+            let _ = self.skel.maps.stats.delete(&tid.to_ne_bytes());
+        }
     }
 
     /// Follows VMs until those that run are known and can be read, for two seconds at most, so
@@ -189,10 +281,11 @@ impl<'obj> Observer<'obj> {
     /// The VMs known, by the address of their `struct kvm`, as recordings describe them.
     pub(crate) fn vms(&mut self) -> impl Iterator<Item = (u64, RecordedVm)> {
         self.forget_ended();
-        let Self { discovery, names, .. } = self;
+        let Self { discovery, processes, .. } = self;
         discovery.vms().iter().map(|(kvm, vm)| {
             let (kernel, unreadable) = describe(vm);
-            let name = names.entry((vm.pid, *kvm)).or_insert_with(|| vm_name(vm.pid)).clone();
+            let process = processes.entry((vm.pid, *kvm)).or_insert_with(|| Process::of(vm.pid));
+            let name = process.name.clone();
             (*kvm, RecordedVm { pid: vm.pid, name, kernel, unreadable, ended: false })
         })
     }
@@ -234,10 +327,11 @@ impl<'obj> Observer<'obj> {
             });
             let vcpus = vcpus.collect();
             let (kernel, unreadable) = describe(vm);
-            let name = self.names.entry((vm.pid, *kvm));
-            let name = name.or_insert_with(|| vm_name(vm.pid)).clone();
+            let process = self.processes.entry((vm.pid, *kvm));
+            let name = process.or_insert_with(|| Process::of(vm.pid)).name.clone();
             vms.push(VmSample { pid: vm.pid, name, kernel, unreadable, vcpus });
         }
+        vms.append(&mut self.ended);
         vms.sort_by_key(|vm| vm.pid);
         // Everything names VMs by their processes.
         vms.dedup_by(|next, vm| {
@@ -251,9 +345,12 @@ impl<'obj> Observer<'obj> {
             is_same
         });
         // What is left belongs to threads that have ended, or that are not known yet.
-        for tid in counted.keys().filter(|tid| !thread_exists(**tid)) {
-            let _ = self.skel.maps.stats.delete(&tid.to_ne_bytes());
+        for (tid, c) in counted.iter().filter(|(tid, _)| !thread_exists(**tid)) {
+            self.untold += untold(&self.told, *tid, &counters_of(c, false));
         }
+        self.sweep(counted.keys());
+        let vcpus = vms.iter().flat_map(|vm| &vm.vcpus);
+        self.told = vcpus.map(|vcpu| (vcpu.tid, events(&vcpu.counters))).collect();
 
         Ok(Sample {
             t_ns: realtime_ns(),
@@ -266,30 +363,44 @@ impl<'obj> Observer<'obj> {
     /// Drops what is kept of VMs and threads that are no more.
     fn forget_ended(&mut self) {
         let vms = self.discovery.vms();
-        self.names.retain(|(pid, kvm), _| vms.get(kvm).is_some_and(|vm| vm.pid == *pid));
+        self.processes.retain(|(pid, kvm), _| vms.get(kvm).is_some_and(|vm| vm.pid == *pid));
         let vcpus = vms.values().flat_map(|vm| vm.vcpus.values());
         let alive: HashSet<u32> = vcpus.map(|vcpu| vcpu.tid).collect();
         self.unwatched.retain(|tid, _| alive.contains(tid));
     }
 
-    /// Switches and notes that were not counted, vCPUs that were not tracked.
+    /// Switches and notes that were not counted or not told, vCPUs that were not tracked.
     pub fn lost_events(&self) -> u64 {
         let bss = self.skel.maps.bss_data.as_deref();
-        bss.map_or(0, |bss| bss.nr_lost + bss.nr_lost_notes) + self.discovery.losses().1
+        let in_kernel = bss.map_or(0, |bss| bss.nr_lost + bss.nr_lost_notes);
+        in_kernel + self.discovery.losses().1 + self.untold
     }
 
     fn counters(&self) -> Result<BTreeMap<u32, hf_vcpu_stats>, ObserverError> {
         let map = &self.skel.maps.stats;
-        let read = |source| ObserverError::Bpf { action: "read the counters of", source };
         let mut counted = BTreeMap::new();
         for key in map.keys() {
-            let Some(value) = map.lookup(&key, MapFlags::ANY).map_err(read)? else { continue };
+            let Some(value) = map.lookup(&key, MapFlags::ANY).map_err(not_read)? else { continue };
             if let (Some(tid), Some(value)) = (from_bytes::<u32>(&key), from_bytes(&value)) {
                 counted.insert(tid, value);
             }
         }
         Ok(counted)
     }
+}
+
+fn not_read(source: libbpf_rs::Error) -> ObserverError {
+    ObserverError::Bpf { action: "read the counters of", source }
+}
+
+/// What happened to a vCPU, in events.
+fn events(c: &Counters) -> u64 {
+    c.preemptions.total() + c.lock_halts
+}
+
+/// Those of them that were not told yet.
+fn untold(told: &HashMap<u32, u64>, tid: u32, c: &Counters) -> u64 {
+    events(c).saturating_sub(told.get(&tid).copied().unwrap_or(0))
 }
 
 /// Size of the ring of notes: a power of two, and 2 MiB for each CPU, as far as that is sensible.

@@ -15,9 +15,9 @@ pub struct Sample {
     pub t_ns: u64,
     /// Time it covers, ns.
     pub interval_ns: u64,
-    /// Switches and notes that were not counted, vCPUs that were not tracked.
+    /// Switches and notes that were not counted or not told, vCPUs that were not tracked.
     pub lost_events: u64,
-    /// The VMs alive.
+    /// The VMs alive, and once more those that ended since the last sample.
     pub vms: Vec<VmSample>,
 }
 

@@ -20,6 +20,7 @@ struct task_struct {
 	int tgid;
 	unsigned int flags;
 	unsigned int __state; /* since v5.14 */
+	u64 start_time;
 } __attribute__((preserve_access_index));
 
 #endif /* __HOLDFAST_TYPES_BPF_H */

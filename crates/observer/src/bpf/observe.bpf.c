@@ -64,7 +64,10 @@ struct {
 	__uint(max_entries, 4096);
 } notes SEC(".maps");
 
-/* Switches that could not be counted because a map was full, and notes that found no room. */
+/*
+ * Switches that could not be counted, and VMs and siblings that could not be noted, for want
+ * of memory or of room in a map; and notes that found no room.
+ */
 u64 nr_lost;
 u64 nr_lost_notes;
 
@@ -82,7 +85,8 @@ static struct hf_vcpu_stats *begin_stats(struct task_struct *p, const struct hf_
 	u32 tid = p->pid, zero = 0;
 	struct hf_vcpu_stats *c = stats_of(tid), *none;
 
-	if (!c || c->kvm != v->kvm) {
+	/* Not that of a thread that ended, and had the number before. */
+	if (!c || c->started != p->start_time) {
 		none = bpf_map_lookup_elem(&no_stats, &zero);
 		if (!none)
 			return NULL;
@@ -92,9 +96,14 @@ static struct hf_vcpu_stats *begin_stats(struct task_struct *p, const struct hf_
 			__sync_fetch_and_add(&nr_lost, 1);
 			return NULL;
 		}
+		c->tid = tid;
+		c->started = p->start_time;
+	}
+	/* One that ran a vCPU of another VM before, of the same process, goes on counting. */
+	if (c->kvm != v->kvm) {
 		c->kvm = v->kvm;
 		c->vcpu_id = v->vcpu_id;
-		c->tid = tid;
+		c->epoch = 0;
 	}
 	return c;
 }
@@ -106,7 +115,10 @@ static struct hf_vm_state *begin_vm_state(u64 kvm)
 	if (s)
 		return s;
 	bpf_map_update_elem(&vm_states, &kvm, &none, BPF_NOEXIST);
-	return bpf_map_lookup_elem(&vm_states, &kvm);
+	s = bpf_map_lookup_elem(&vm_states, &kvm);
+	if (!s)
+		__sync_fetch_and_add(&nr_lost, 1);
+	return s;
 }
 
 static struct hf_note *begin_note(const struct hf_vcpu_stats *c, u32 kind, u64 now)
@@ -169,7 +181,8 @@ static void switched_out(struct task_struct *p, const struct hf_vcpu *v, bool pr
 	} else if (runnable) {
 		c->absence = HF_PREEMPTED;
 		c->nr[class]++;
-		if (hf_is_protected(class) && (s = begin_vm_state(v->kvm)))
+		c->is_noted = hf_is_protected(class) && (s = begin_vm_state(v->kvm));
+		if (c->is_noted)
 			__sync_fetch_and_add(&s->nr_off[class], 1);
 	} else if (hf_is_queued(class)) {
 		c->absence = HF_LOCK_HALT;
@@ -208,7 +221,7 @@ static void switched_in(struct task_struct *p, u64 now)
 		if (slot < HF_NR_SLOTS)
 			c->away_hist[class][slot]++;
 		c->resumed = hf_is_protected(class);
-		if (c->resumed && (s = bpf_map_lookup_elem(&vm_states, &c->kvm)))
+		if (c->is_noted && (s = bpf_map_lookup_elem(&vm_states, &c->kvm)))
 			__sync_fetch_and_add(&s->nr_off[class], -1ULL);
 	}
 
@@ -302,6 +315,8 @@ int BPF_PROG(loaded)
 		key.vcpu_id = v->vcpu_id;
 		if (!bpf_map_update_elem(&siblings, &key, v, BPF_ANY))
 			c->epoch = v->epoch;
+		else /* It is tried again, and not found by its siblings until then. */
+			__sync_fetch_and_add(&nr_lost, 1);
 		s = begin_vm_state(v->kvm);
 		/* Racing vCPUs may leave the lower number, until one of them is loaded again. */
 		if (s && s->nr_vcpus <= v->vcpu_id)

@@ -47,13 +47,14 @@ struct hf_vcpu_stats {
 	u64 samples_head_off;	/* queued, no such Holder, and a Head of the VM is preempted */
 
 	/* State between hooks. */
+	u64 started; /* the thread's beginning: another one may have had its number */
 	u64 out_at;
 	u32 absence; /* enum hf_absence */
 	u32 out_class;
+	u32 is_noted; /* in nr_off of its VM */
 	u32 resumed;  /* back from an absence that made siblings wait; they are to be looked at */
 	u32 epoch;    /* of the addresses in the map `siblings` */
 	u32 yielding; /* in yield_to() */
-	u32 pad;
 };
 
 /* What siblings share. Keyed by struct kvm. */
