@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: GPL-2.0-or-later
 -- Preempted lock holders in a recording of `holdfast record`, the VM that loses most first.
 SELECT
+    host,
     vm,
     vm_pid,
     count(*) AS holders_preempted,
@@ -9,5 +10,5 @@ SELECT
     sum(end_ns - begin_ns) / 1e9 AS blocked_s
 FROM 'holdfast.parquet'
 WHERE event = 'preempted' AND class = 'holder'
-GROUP BY vm, vm_pid
+GROUP BY host, vm, vm_pid, vm_begin_ns
 ORDER BY blocked_s DESC;

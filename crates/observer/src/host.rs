@@ -84,6 +84,17 @@ pub(crate) fn thread_exists(tid: u32) -> bool {
     Path::new(&format!("/proc/{tid}")).exists()
 }
 
+/// When a process began, in clock ticks since the host booted: with its number, who it is.
+pub(crate) fn process_begin(pid: u32) -> Option<u64> {
+    parse_begin(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn parse_begin(stat: &str) -> Option<u64> {
+    // proc_pid_stat(5): field 22. The second is a name that may have spaces and brackets in it.
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
+}
+
 /// CPUs online, from a list as in `/sys/devices/system/cpu/online`.
 pub(crate) fn online_cpus() -> Vec<i32> {
     let text = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
@@ -106,6 +117,18 @@ pub(crate) fn monotonic_ns() -> u64 {
 /// Time since 1970.
 pub(crate) fn realtime_ns() -> u64 {
     clock_ns(libc::CLOCK_REALTIME)
+}
+
+/// When the host booted, in ns since 1970, as far as that is known now.
+pub(crate) fn boot_ns() -> i64 {
+    realtime_ns() as i64 - clock_ns(libc::CLOCK_BOOTTIME) as i64
+}
+
+/// Clock ticks in ns.
+pub(crate) fn ticks_ns(ticks: u64) -> i64 {
+    // SAFETY: it reads a constant.
+    let hz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1);
+    (ticks as i64).saturating_mul(1_000_000_000 / hz)
 }
 
 fn clock_ns(clock: libc::clockid_t) -> u64 {
@@ -134,6 +157,16 @@ mod tests {
         assert!(matches!(kvm(&["/sys/module/kvm", KVM_IS_MODULE, KVM_BTF]), Ok(true)));
         let error = kvm(&["/sys/module/kvm", KVM_IS_MODULE]).unwrap_err();
         assert!(error.is_unsupported() && error.to_string().contains(KVM_BTF), "{error}");
+    }
+
+    #[test]
+    fn knows_when_a_process_began() {
+        let stat = "7 (a) (b 1) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 1000 9";
+        assert_eq!(parse_begin(stat), Some(4711));
+        assert_eq!(parse_begin("7 (short) S 1"), None);
+        let begun = boot_ns() + ticks_ns(process_begin(std::process::id()).unwrap());
+        let age_ns = realtime_ns() as i64 - begun;
+        assert!((-1_000_000_000..600_000_000_000).contains(&age_ns), "{age_ns}");
     }
 
     #[test]

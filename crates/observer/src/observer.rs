@@ -15,7 +15,10 @@ use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuild
 use crate::clock::{self, Clock};
 use crate::error::ObserverError;
 use crate::histogram::Histogram;
-use crate::host::{check_kvm, monotonic_ns, online_cpus, realtime_ns, schedstat, thread_exists};
+use crate::host::{
+    boot_ns, check_kvm, monotonic_ns, online_cpus, process_begin, realtime_ns, schedstat,
+    thread_exists, ticks_ns,
+};
 use crate::names::vm_name;
 use crate::recording::RecordedVm;
 use crate::sample::{
@@ -81,6 +84,8 @@ pub struct Observer<'obj> {
     /// CPU and waiting time that threads had before they were watched.
     unwatched: HashMap<u32, (u64, u64)>,
     attached_ns: u64,
+    /// When the host booted, ns since 1970: fixed once, so that what begins at a tick is one moment.
+    boot_ns: i64,
     kvm_events: bool,
 }
 
@@ -88,11 +93,13 @@ pub struct Observer<'obj> {
 #[derive(Debug, Clone)]
 struct Process {
     name: Option<String>,
+    /// Clock ticks since boot; 0 if it had ended before it was looked at.
+    begin: u64,
 }
 
 impl Process {
     fn of(pid: u32) -> Self {
-        Self { name: vm_name(pid) }
+        Self { name: vm_name(pid), begin: process_begin(pid).unwrap_or(0) }
     }
 }
 
@@ -168,6 +175,7 @@ impl<'obj> Observer<'obj> {
             swept_at: Instant::now(),
             unwatched: HashMap::new(),
             attached_ns: monotonic_ns(),
+            boot_ns: boot_ns(),
             kvm_events: options.kvm_events,
         })
     }
@@ -281,12 +289,13 @@ impl<'obj> Observer<'obj> {
     /// The VMs known, by the address of their `struct kvm`, as recordings describe them.
     pub(crate) fn vms(&mut self) -> impl Iterator<Item = (u64, RecordedVm)> {
         self.forget_ended();
-        let Self { discovery, processes, .. } = self;
+        let Self { discovery, processes, boot_ns, .. } = self;
         discovery.vms().iter().map(|(kvm, vm)| {
             let (kernel, unreadable) = describe(vm);
             let process = processes.entry((vm.pid, *kvm)).or_insert_with(|| Process::of(vm.pid));
-            let name = process.name.clone();
-            (*kvm, RecordedVm { pid: vm.pid, name, kernel, unreadable, ended: false })
+            let Process { name, begin } = process.clone();
+            let begin_ns = *boot_ns + ticks_ns(begin);
+            (*kvm, RecordedVm { pid: vm.pid, begin_ns, name, kernel, unreadable, ended: false })
         })
     }
 

@@ -10,6 +10,8 @@ mod schema;
 mod summary;
 mod write;
 
+use std::collections::HashSet;
+
 use holdfast_policy::VcpuClass;
 use serde::{Deserialize, Serialize};
 
@@ -59,7 +61,7 @@ pub(crate) struct Note {
     pub(crate) begin_ns: i64,
     pub(crate) end_ns: i64,
     pub(crate) event: Event,
-    /// Process of the VMM.
+    /// Which of the VMs: its number of [`numbers`].
     pub(crate) vm: u32,
     pub(crate) tid: u32,
     pub(crate) vcpu: u32,
@@ -94,6 +96,8 @@ pub(crate) struct About {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RecordedVm {
     pub(crate) pid: u32,
+    /// When its process began, since 1970: another one may have had that number before.
+    pub(crate) begin_ns: i64,
     pub(crate) name: Option<String>,
     pub(crate) kernel: Option<String>,
     pub(crate) unreadable: Option<String>,
@@ -105,6 +109,19 @@ impl RecordedVm {
     pub(crate) fn label(&self) -> String {
         self.name.clone().unwrap_or_else(|| format!("pid {}", self.pid))
     }
+}
+
+/// One more than the largest number of a process (`PID_MAX_LIMIT`).
+const PIDS: u32 = 1 << 22;
+
+/// A number for each VM that no other one has: its process', unless that of an earlier one had it, and
+/// then one that no process has.
+fn numbers(vms: &[RecordedVm]) -> Vec<u32> {
+    let mut used = HashSet::new();
+    let number = |(i, vm): (usize, &RecordedVm)| {
+        if used.insert(vm.pid) { vm.pid } else { PIDS.saturating_add(i as u32) }
+    };
+    vms.iter().enumerate().map(number).collect()
 }
 
 /// A recording in memory.
@@ -151,6 +168,7 @@ pub(crate) mod tests {
         notes[5].siblings = 0b10;
         let vm = RecordedVm {
             pid: 7,
+            begin_ns: T - 3_600_000 * MS,
             name: Some("web <1>".into()),
             kernel: Some("6.1.0".into()),
             ..RecordedVm::default()

@@ -2,7 +2,7 @@
 //! Reads recordings. They may come from anywhere: what is not as it should be is an error.
 
 use std::cell::Cell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::path::Path;
@@ -19,7 +19,7 @@ use parquet::schema::types::Type;
 use rustix::fs::{SeekFrom, seek};
 
 use super::schema::{COLUMNS, KEY, SCHEMA};
-use super::{About, Event, Note, Recording};
+use super::{About, Event, Note, PIDS, Recording, numbers};
 use crate::error::ObserverError;
 use crate::names::{NAME_CHARS, printable};
 
@@ -92,15 +92,24 @@ fn holes(file: &File, len: u64) -> std::io::Result<u64> {
 fn decode(file: File, len: u64, data: u64) -> Result<Recording, String> {
     let reader = SerializedFileReader::new(file).map_err(text)?;
     let projection = check_layout(reader.metadata(), len, data)?;
-    let about = about(reader.metadata())?;
-    let vms: HashSet<u32> = about.vms.iter().map(|vm| vm.pid).collect();
+    let mut about = about(reader.metadata())?;
+    let numbers = numbers(&about.vms);
+    let vms: HashMap<(u32, i64), u32> =
+        about.vms.iter().map(|vm| (vm.pid, vm.begin_ns)).zip(numbers.iter().copied()).collect();
     if vms.len() < about.vms.len() {
         return Err("it has two VMs of one process".into());
+    }
+    if about.vms.iter().any(|vm| vm.pid >= PIDS) {
+        return Err("it has a VM of a process that cannot be".into());
+    }
+    for (vm, number) in about.vms.iter_mut().zip(numbers).filter(|(vm, number)| vm.pid != *number) {
+        vm.name.get_or_insert_with(|| format!("pid {} again", vm.pid));
+        vm.pid = number;
     }
     let mut vcpus = HashSet::new();
     let mut notes = Vec::new();
     for row in reader.get_row_iter(Some(projection)).map_err(text)? {
-        let note = note(&row.map_err(text)?)?;
+        let (mut note, begin_ns) = note(&row.map_err(text)?)?;
         let from = (about.begin_ns - SLACK_NS).max(0);
         if !(from <= note.begin_ns
             && note.begin_ns <= note.end_ns
@@ -115,9 +124,9 @@ fn decode(file: File, len: u64, data: u64) -> Result<Recording, String> {
                 about.end_ns
             ));
         }
-        if !vms.contains(&note.vm) {
-            return Err(format!("event {} is of an unknown VM, pid {}", notes.len(), note.vm));
-        }
+        let number = vms.get(&(note.vm, begin_ns));
+        note.vm = *number
+            .ok_or_else(|| format!("event {} is of an unknown VM, pid {}", notes.len(), note.vm))?;
         if vcpus.insert((note.vm, note.vcpu)) && vcpus.len() > MAX_VCPUS {
             return Err(format!("it has more than {MAX_VCPUS} vCPUs"));
         }
@@ -159,8 +168,9 @@ fn check_layout(metadata: &ParquetMetaData, len: u64, data: u64) -> Result<Type,
     if rows > data {
         return Err(format!("it cannot have {rows} events in {data} bytes"));
     }
-    // Names of VMs are in the metadata, too, and there only once.
-    let fields = is.iter().filter(|column| column.name() != "vm").map(Arc::clone).collect();
+    // Names of VMs and of the host are in the metadata, too, and there only once.
+    let is_needed = |column: &&Arc<Type>| !["vm", "host"].contains(&column.name());
+    let fields = is.iter().filter(is_needed).map(Arc::clone).collect();
     Type::group_type_builder(root.name()).with_fields(fields).build().map_err(text)
 }
 
@@ -190,14 +200,14 @@ fn about(metadata: &ParquetMetaData) -> Result<About, String> {
     Ok(about)
 }
 
-/// A row of the columns without `vm`.
-fn note(row: &Row) -> Result<Note, String> {
+/// A row of the columns without names: the note, with the process of its VM, and when that began.
+fn note(row: &Row) -> Result<(Note, i64), String> {
     let string = |column| row.get_string(column).map_err(text);
     let long = |column| row.get_long(column).map_err(text);
     let number = |column| row.get_int(column).map(|n| n as u32).map_err(text);
     let event = string(2)?;
-    let class = string(6)?;
-    Ok(Note {
+    let class = string(7)?;
+    let note = Note {
         begin_ns: long(0)?,
         end_ns: long(1)?,
         event: *Event::ALL
@@ -205,17 +215,18 @@ fn note(row: &Row) -> Result<Note, String> {
             .find(|known| known.name() == event)
             .ok_or_else(|| format!("event {event:?} is not known"))?,
         vm: number(3)?,
-        tid: number(4)?,
-        vcpu: number(5)?,
+        tid: number(5)?,
+        vcpu: number(6)?,
         class: *VcpuClass::ALL
             .iter()
             .find(|known| known.name() == class)
             .ok_or_else(|| format!("class {class:?} is not known"))?,
-        cpu: number(7)?,
-        siblings: long(8)? as u64,
-        holder_off: row.get_bool(9).map_err(text)?,
-        head_off: row.get_bool(10).map_err(text)?,
-    })
+        cpu: number(8)?,
+        siblings: long(9)? as u64,
+        holder_off: row.get_bool(10).map_err(text)?,
+        head_off: row.get_bool(11).map_err(text)?,
+    };
+    Ok((note, long(4)?))
 }
 
 fn text(error: ParquetError) -> String {
@@ -224,6 +235,7 @@ fn text(error: ParquetError) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::RecordedVm;
     use super::super::tests::recording;
     use super::super::write::Writer;
     use super::*;
@@ -260,7 +272,7 @@ mod tests {
         let output =
             Command::new(python).args(["-c", script, query]).current_dir(&dir).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
-        assert_eq!(said.trim(), "web <1>,7,1,1,4.0,0.004", "{output:?}");
+        assert_eq!(said.trim(), "here,web <1>,7,1,1,4.0,0.004", "{output:?}");
     }
 
     #[test]
@@ -347,6 +359,25 @@ mod tests {
         let mut bad = recording();
         bad.about.vms.push(bad.about.vms[0].clone());
         assert!(reread(&bad).unwrap_err().contains("two VMs of one process"));
+    }
+
+    #[test]
+    fn a_vm_that_has_the_number_of_one_that_ended_is_another() {
+        let mut both = recording();
+        let first = &both.about.vms[0];
+        let second = RecordedVm { begin_ns: first.begin_ns + 1, name: None, ..first.clone() };
+        both.about.vms.push(second);
+        let number = numbers(&both.about.vms)[1];
+        both.notes[7].vm = number;
+        let read = reread(&both).unwrap();
+        let seen: Vec<_> = read.about.vms.iter().map(|vm| (vm.pid, vm.label())).collect();
+        assert_eq!(seen, [(7, "web <1>".into()), (number, "pid 7 again".into())]);
+        assert_eq!(read.notes, both.notes);
+        let sums = read.summary();
+        let of = |pid| sums.vms.iter().find(|vm| vm.pid == pid).unwrap().total().preemptions;
+        assert_eq!((of(7).total(), of(number).total()), (2, 1));
+        both.about.vms[0].pid = PIDS;
+        assert!(reread(&both).unwrap_err().contains("cannot be"));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use holdfast_policy::VcpuClass;
 
 use super::schema::SCHEMA;
 use super::write::Writer;
-use super::{About, Event, Note, RecordedVm};
+use super::{About, Event, Note, RecordedVm, numbers};
 use crate::error::ObserverError;
 use crate::host::{monotonic_ns, realtime_ns};
 use crate::observer::{Observer, Options, Storage};
@@ -105,7 +105,7 @@ impl Record {
             let mut notes = Vec::new();
             for raw in std::mem::take(&mut held_back).into_iter().chain(taken) {
                 match vms.get(&raw.kvm) {
-                    Some(&pid) => notes.extend(convert(&raw, pid, to_unix_ns)),
+                    Some(&vm) => notes.extend(convert(&raw, vm, to_unix_ns)),
                     None => held_back.push(raw),
                 }
             }
@@ -127,17 +127,22 @@ impl Record {
 
 impl Observer<'_> {
     /// Adds what is new of VMs, and marks those that have ended.
-    fn describe_vms(&mut self, known: &mut Vec<RecordedVm>, pids: &mut HashMap<u64, u32>) {
+    fn describe_vms(&mut self, known: &mut Vec<RecordedVm>, vms: &mut HashMap<u64, u32>) {
+        let mut places = HashMap::new();
         for vm in known.iter_mut() {
             vm.ended = true;
         }
         for (kvm, vm) in self.vms() {
-            pids.insert(kvm, vm.pid);
-            match known.iter_mut().find(|known| known.pid == vm.pid) {
+            let is_it = |known: &RecordedVm| (known.pid, known.begin_ns) == (vm.pid, vm.begin_ns);
+            let at = known.iter().position(is_it).unwrap_or(known.len());
+            match known.get_mut(at) {
                 Some(known) => *known = vm,
                 None => known.push(vm),
             }
+            places.insert(kvm, at);
         }
+        let numbers = numbers(known);
+        vms.extend(places.into_iter().map(|(kvm, at)| (kvm, numbers[at])));
     }
 }
 

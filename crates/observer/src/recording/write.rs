@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Writes recordings.
 
+use std::collections::HashMap;
 use std::fs::{self, File, Permissions};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -22,7 +23,7 @@ use parquet::schema::types::SchemaDescriptor;
 use tempfile::NamedTempFile;
 
 use super::schema::{COLUMNS, KEY};
-use super::{About, Note};
+use super::{About, Note, RecordedVm, numbers};
 use crate::error::{BoxedError, ObserverError};
 
 /// Rows that are kept in memory at most: about 5 MB.
@@ -202,12 +203,12 @@ fn write_group(file: &mut SerializedFileWriter<File>, rows: &[Note], about: &Abo
     if rows.is_empty() {
         return Ok(());
     }
-    let name = |pid: u32| {
-        let vm = about.vms.iter().find(|vm| vm.pid == pid);
-        vm.map(|vm| vm.label()).unwrap_or_default()
-    };
-    let int64 = |f: fn(&Note) -> i64| rows.iter().map(f).collect::<Vec<_>>();
-    let int32 = |f: fn(&Note) -> u32| rows.iter().map(|n| f(n) as i32).collect::<Vec<_>>();
+    let vms: HashMap<u32, &RecordedVm> = numbers(&about.vms).into_iter().zip(&about.vms).collect();
+    let pid = |vm: u32| vms.get(&vm).map_or(vm, |vm| vm.pid);
+    let begin_ns = |vm: u32| vms.get(&vm).map_or(0, |vm| vm.begin_ns);
+    let name = |vm: u32| vms.get(&vm).map(|vm| vm.label()).unwrap_or_default();
+    let int64 = |f: &dyn Fn(&Note) -> i64| rows.iter().map(f).collect::<Vec<_>>();
+    let int32 = |f: &dyn Fn(&Note) -> u32| rows.iter().map(|n| f(n) as i32).collect::<Vec<_>>();
     let text = |f: &dyn Fn(&Note) -> String| {
         rows.iter().map(|note| ByteArray::from(f(note).as_str())).collect::<Vec<_>>()
     };
@@ -218,33 +219,45 @@ fn write_group(file: &mut SerializedFileWriter<File>, rows: &[Note], about: &Abo
     while let Some(mut column) = group.next_column()? {
         match (number, column.untyped()) {
             (0, ColumnWriter::Int64ColumnWriter(w)) => {
-                w.write_batch(&int64(|n| n.begin_ns), None, None)
+                w.write_batch(&int64(&|n| n.begin_ns), None, None)
             }
             (1, ColumnWriter::Int64ColumnWriter(w)) => {
-                w.write_batch(&int64(|n| n.end_ns), None, None)
+                w.write_batch(&int64(&|n| n.end_ns), None, None)
             }
             (2, ColumnWriter::ByteArrayColumnWriter(w)) => {
                 w.write_batch(&text(&|n| n.event.name().into()), None, None)
             }
-            (3, ColumnWriter::Int32ColumnWriter(w)) => w.write_batch(&int32(|n| n.vm), None, None),
-            (4, ColumnWriter::ByteArrayColumnWriter(w)) => {
+            (3, ColumnWriter::ByteArrayColumnWriter(w)) => {
+                w.write_batch(&text(&|_| about.host.clone()), None, None)
+            }
+            (4, ColumnWriter::Int32ColumnWriter(w)) => {
+                w.write_batch(&int32(&|n| pid(n.vm)), None, None)
+            }
+            (5, ColumnWriter::Int64ColumnWriter(w)) => {
+                w.write_batch(&int64(&|n| begin_ns(n.vm)), None, None)
+            }
+            (6, ColumnWriter::ByteArrayColumnWriter(w)) => {
                 w.write_batch(&text(&|n| name(n.vm)), None, None)
             }
-            (5, ColumnWriter::Int32ColumnWriter(w)) => w.write_batch(&int32(|n| n.tid), None, None),
-            (6, ColumnWriter::Int32ColumnWriter(w)) => {
-                w.write_batch(&int32(|n| n.vcpu), None, None)
+            (7, ColumnWriter::Int32ColumnWriter(w)) => {
+                w.write_batch(&int32(&|n| n.tid), None, None)
             }
-            (7, ColumnWriter::ByteArrayColumnWriter(w)) => {
+            (8, ColumnWriter::Int32ColumnWriter(w)) => {
+                w.write_batch(&int32(&|n| n.vcpu), None, None)
+            }
+            (9, ColumnWriter::ByteArrayColumnWriter(w)) => {
                 w.write_batch(&text(&|n| n.class.name().into()), None, None)
             }
-            (8, ColumnWriter::Int32ColumnWriter(w)) => w.write_batch(&int32(|n| n.cpu), None, None),
-            (9, ColumnWriter::Int64ColumnWriter(w)) => {
-                w.write_batch(&int64(|n| n.siblings as i64), None, None)
+            (10, ColumnWriter::Int32ColumnWriter(w)) => {
+                w.write_batch(&int32(&|n| n.cpu), None, None)
             }
-            (10, ColumnWriter::BoolColumnWriter(w)) => {
+            (11, ColumnWriter::Int64ColumnWriter(w)) => {
+                w.write_batch(&int64(&|n| n.siblings as i64), None, None)
+            }
+            (12, ColumnWriter::BoolColumnWriter(w)) => {
                 w.write_batch(&bool(|n| n.holder_off), None, None)
             }
-            (11, ColumnWriter::BoolColumnWriter(w)) => {
+            (13, ColumnWriter::BoolColumnWriter(w)) => {
                 w.write_batch(&bool(|n| n.head_off), None, None)
             }
             (number, _) => {
