@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! The observer where a host or a disk is not as it should be: each is told in a sentence, with
+//! its exit code. And what it exports is what it reports.
+//! Needs what `make build` builds, and either the network or packages in the cache; no root.
+
+use std::time::Duration;
+
+use holdfast_agent::protocol::{Ended, Request};
+use holdfast_lab::machine::Machine;
+use holdfast_lab::progress::Progress;
+use serde_json::Value;
+
+mod emulated;
+
+use emulated::{DISAGREE, Lines, end, load_kvm, on_an_emulated_host, replay, shell, spec, wait};
+
+const BTF: &str = "/sys/kernel/btf";
+const BUSY: &str = "busy";
+
+#[test]
+fn what_is_not_as_it_should_be_is_told_and_what_is_exported_is_what_is_reported() {
+    on_an_emulated_host(limits);
+}
+
+fn limits() {
+    let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
+    load_kvm(&machine);
+    eprintln!("no BTF");
+    without_btf(&machine);
+    eprintln!("export and report");
+    exports_what_it_reports(&machine);
+    eprintln!("a full disk");
+    a_full_disk_ends_a_recording(&machine);
+    machine.shut_down().unwrap();
+}
+
+fn holdfast(machine: &Machine, args: &[&str], limit: Duration) -> Ended {
+    let program = machine.dist_path("holdfast");
+    let argv = std::iter::once(program.as_str()).chain(args.iter().copied());
+    machine.request(Request::spawn("once", argv)).unwrap();
+    wait(machine, "once", limit)
+}
+
+/// What each command says of a host that has no types, or none of KVM: nothing is wrong, but it cannot be
+/// done here.
+fn without_btf(machine: &Machine) {
+    const OBSERVERS: [&[&str]; 4] =
+        [&["vms"], &["report", "1", "1"], &["record", "1", "-o", "/tmp/none.parquet"], &["export"]];
+    let refuses = |args: &[&str], why: &str| {
+        let ended = holdfast(machine, args, Duration::from_secs(60));
+        assert_eq!(ended.status.code, Some(77), "{args:?}: {ended:?}");
+        assert!(ended.stderr_tail.contains(why), "{args:?}: {ended:?}");
+    };
+    shell(machine, &format!("cp {BTF}/vmlinux /tmp/vmlinux; mount -t tmpfs none {BTF}"));
+    let no_btf = "this kernel has no BTF (no /sys/kernel/btf/vmlinux)";
+    for args in OBSERVERS.iter().chain([&["spins", "1", "1"].as_slice()]) {
+        refuses(args, no_btf);
+    }
+    let said = top(machine);
+    assert!(said.contains(no_btf), "{said}");
+
+    // Those of the kernel alone.
+    shell(machine, &format!("cp /tmp/vmlinux {BTF}/vmlinux"));
+    for args in OBSERVERS {
+        refuses(args, "the kvm module of this kernel has no BTF (no /sys/kernel/btf/kvm)");
+    }
+    shell(machine, &format!("busybox umount {BTF}; ls {BTF}/kvm; [ ! -e /tmp/none.parquet ]"));
+}
+
+/// What `top` says in a terminal.
+fn top(machine: &Machine) -> String {
+    let program = machine.dist_path("holdfast");
+    shell(
+        machine,
+        &format!(
+            "mkdir -p /dev/pts; mount -t devpts devpts /dev/pts\n\
+             printf '#!/bin/sh\\n{program} top; echo exit code $?; sleep 1\\n' > /tmp/top.sh; chmod +x /tmp/top.sh"
+        ),
+    );
+    let served = "sleep 60 | busybox telnetd -i -K -l /tmp/top.sh";
+    Lines::of(machine, "top", &["/bin/sh", "-ec", served])
+        .until(Duration::from_secs(60), "exit code 77")
+}
+
+/// The value of a metric, over all series that have these labels.
+fn metric(page: &str, name: &str, labels: &str) -> f64 {
+    let of = |line: &str| {
+        let (series, value) = line.rsplit_once(' ')?;
+        let (found, rest) = series.split_once('{').unwrap_or((series, ""));
+        (found == name && rest.contains(labels)).then(|| value.parse::<f64>().unwrap())
+    };
+    let values: Vec<f64> = page.lines().filter_map(of).collect();
+    assert!(!values.is_empty(), "no {name} with {labels}: {page}");
+    values.iter().sum()
+}
+
+/// Both have watched a VM from its beginning to where it stands still, so both have seen the same.
+fn exports_what_it_reports(machine: &Machine) {
+    let program = machine.dist_path("holdfast");
+    let mut export = Lines::of(machine, "export", &[&program, "export"]);
+    let mut reports = Lines::of(machine, "reports", &[&program, "report", "1", "--json"]);
+    export.until(Duration::from_secs(120), "metrics");
+    reports.next().unwrap();
+    reports.ready();
+
+    let argv = [machine.workload_path("hostile"), "--threads".into(), "2".into()];
+    machine.request(Request::spawn(BUSY, argv)).unwrap();
+    for name in ["hog0", "hog1"] {
+        machine.request(Request::spawn(name, [machine.workload_path("hog")])).unwrap();
+    }
+    std::thread::sleep(Duration::from_secs(8));
+    for (name, signal) in [(BUSY, libc::SIGSTOP), ("hog0", libc::SIGKILL), ("hog1", libc::SIGKILL)]
+    {
+        machine.request(Request::Kill { name: name.into(), signal }).unwrap();
+    }
+    std::thread::sleep(Duration::from_secs(3));
+    let page = shell(
+        machine,
+        "busybox wget -q -O /tmp/page http://127.0.0.1:9746/metrics; wc -c /tmp/page",
+    );
+    println!("{page}");
+    let page = emulated::read(machine, "/tmp/page");
+    let reports: Vec<Value> =
+        reports.ready().iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let vcpus = || {
+        let vms = reports.iter().flat_map(|report| report["vms"].as_array().unwrap());
+        vms.flat_map(|vm| vm["vcpus"].as_array().unwrap())
+    };
+    let sum = |of: &dyn Fn(&Value) -> u64| vcpus().map(of).sum::<u64>() as f64;
+
+    assert_eq!(metric(&page, "holdfast_lost_events_total", ""), 0.0);
+    assert_eq!(metric(&page, "holdfast_vm_info", "readable=\"true\""), 1.0);
+    assert_eq!(metric(&page, "holdfast_vm_vcpus", ""), 2.0);
+    let mut pairs = vec![(
+        "CPU time",
+        metric(&page, "holdfast_vcpu_run_seconds_total", ""),
+        sum(&|vcpu| vcpu["run_ns"].as_u64().unwrap()) / 1e9,
+    )];
+    for class in ["free", "holder", "irq", "waiter", "head"] {
+        let label = format!("class=\"{class}\"");
+        let exported = metric(&page, "holdfast_vcpu_preempted_seconds_count", &label);
+        let reported = sum(&|vcpu| vcpu["preemptions"][class].as_u64().unwrap());
+        if reported.max(exported) >= 50.0 {
+            pairs.push((class, exported, reported));
+            let exported = metric(&page, "holdfast_vcpu_preempted_seconds_sum", &label);
+            let reported = sum(&|vcpu| vcpu["offcpu_ns"][class].as_u64().unwrap()) / 1e9;
+            pairs.push((class, exported, reported));
+        }
+    }
+    println!("exported and reported: {pairs:?}");
+    assert!(pairs.len() > 1, "nothing was preempted: {page}");
+    for (what, exported, reported) in &pairs {
+        assert!((exported / reported - 1.0).abs() < 0.1, "{DISAGREE}: {what} of {pairs:?}");
+    }
+    assert!(end(machine, "reports", libc::SIGINT).status.success());
+    assert!(end(machine, "export", libc::SIGINT).status.success());
+}
+
+/// It ends by itself, says why, and what was complete can be read.
+fn a_full_disk_ends_a_recording(machine: &Machine) {
+    machine.request(Request::Kill { name: BUSY.into(), signal: libc::SIGCONT }).unwrap();
+    shell(machine, "mkdir /tmp/small; mount -t tmpfs -o size=2m none /tmp/small");
+    let path = "/tmp/small/full.parquet";
+    let args = ["record", "-o", path, "--frequency", "10000"];
+    let full = holdfast(machine, &args, Duration::from_secs(300));
+    println!("{}", full.stderr_tail);
+    assert_eq!(full.status.code, Some(1), "{full:?}");
+    assert!(full.stderr_tail.contains("events are in /tmp/small/full.parquet"), "{full:?}");
+    assert!(full.stderr_tail.contains("No space left on device"), "{full:?}");
+    let kept = replay(machine, path, &[]);
+    assert_eq!(kept["vms"].as_array().unwrap().len(), 1, "{kept}");
+    assert!(kept["lost_events"].as_u64().unwrap() > 0, "{kept}");
+    assert_eq!(shell(machine, "ls -A /tmp/small"), "full.parquet\n");
+    end(machine, BUSY, libc::SIGKILL);
+}
