@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The observer where a host or a disk is not as it should be: each is told in a sentence, with
+//! The observer where a host, a guest or a disk is not as it should be: each is told in a sentence, with
 //! its exit code. And what it exports is what it reports.
 //! Needs what `make build` builds, and either the network or packages in the cache; no root.
 
 use std::time::Duration;
 
 use holdfast_agent::protocol::{Ended, Request};
-use holdfast_lab::machine::Machine;
+use holdfast_lab::machine::{GuestSpec, Machine, PV_FEATURES};
 use holdfast_lab::progress::Progress;
 use serde_json::Value;
 
 mod emulated;
 
-use emulated::{DISAGREE, Lines, end, load_kvm, on_an_emulated_host, replay, shell, spec, wait};
+use emulated::{DISAGREE, Lines, end, on_an_emulated_host, replay, run, shell, spec, wait};
 
 const BTF: &str = "/sys/kernel/btf";
 const BUSY: &str = "busy";
@@ -24,7 +24,9 @@ fn what_is_not_as_it_should_be_is_told_and_what_is_exported_is_what_is_reported(
 
 fn limits() {
     let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
-    load_kvm(&machine);
+    // Loads KVM, too.
+    eprintln!("a guest without steal time");
+    a_guest_without_steal_time(&machine);
     eprintln!("no BTF");
     without_btf(&machine);
     eprintln!("export and report");
@@ -39,6 +41,25 @@ fn holdfast(machine: &Machine, args: &[&str], limit: Duration) -> Ended {
     let argv = std::iter::once(program.as_str()).chain(args.iter().copied());
     machine.request(Request::spawn("once", argv)).unwrap();
     wait(machine, "once", limit)
+}
+
+/// Its preemptions are counted, and what it did is not made up.
+fn a_guest_without_steal_time(machine: &Machine) {
+    let features = PV_FEATURES.into_iter().chain(["-kvm-steal-time"]).map(str::to_owned).collect();
+    machine.start_guest(&GuestSpec { vcpus: 1, features, ..GuestSpec::new("dark") }).unwrap();
+    let argv = ["/workloads/lock", "--threads", "1", "--counters", "/tmp/counters"];
+    machine.request_guest("dark", Request::spawn("lock", argv)).unwrap();
+    let why = "no vCPU has a steal-time record";
+    let list: Value = serde_json::from_str(&run(machine, &["holdfast", "vms", "--json"])).unwrap();
+    let vm = &list["vms"][0];
+    assert!(vm["unreadable"] == why && vm["kernel"].is_null(), "{list}");
+    let list = run(machine, &["holdfast", "vms"]);
+    assert!(list.contains(&format!("not readable: {why}")), "{list}");
+    let report = run(machine, &["holdfast", "report", "2", "1"]);
+    assert!(report.contains(why), "{report}");
+    let row = report.lines().find(|line| line.starts_with("dark")).unwrap();
+    assert!(row.matches(" - ").count() >= 4, "{report}");
+    machine.stop_guest("dark").unwrap();
 }
 
 /// What each command says of a host that has no types, or none of KVM: nothing is wrong, but it cannot be
