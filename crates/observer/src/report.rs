@@ -170,13 +170,15 @@ fn row(label: &str, c: &Counters, readable: bool, seconds: f64) -> String {
     // What cannot be known is not zero.
     let known = |text: String| if readable { text } else { "-".into() };
     let percent = |ns: u64| format!("{:.0}", ns as f64 / seconds / 1e7);
+    let timed =
+        |of: fn((u64, u64)) -> u64| c.times().map_or("-".into(), |times| percent(of(times)));
     let share = |share: Option<f64>| share.map_or("-".into(), |s| format!("{:.1}", s * 100.0));
     let holders = c.offcpu_hist[VcpuClass::Holder];
     format!(
         "{:<15} {:>5} {:>6} | {:>6} {:>6} {:>5} {:>6} | {:>5} {:>5} | {:>5}\n",
         shorten(label),
-        percent(c.run_ns),
-        percent(c.steal_ns),
+        timed(|times| times.0),
+        timed(|times| times.1),
         rate(c.preemptions.total()),
         known(rate(c.preemptions[VcpuClass::Holder])),
         known(rate(c.preemptions[VcpuClass::Head])),

@@ -22,12 +22,16 @@ fn kvm(c: &Counters) -> KvmCounters {
     c.kvm.unwrap_or_default()
 }
 
-/// Counters that are known of every VM.
-const OF_EVERY_VM: [(&str, &str, Value); 7] = [
+/// Counters that are known where the kernel accounts for them, while the VM's threads live.
+const OF_TIMED_VMS: [(&str, &str, Value); 2] = [
     ("holdfast_vcpu_run_seconds_total", "CPU time of vCPUs.", |c| c.run_ns as f64 / 1e9),
     ("holdfast_vcpu_steal_seconds_total", "Time that vCPUs wanted to run and had no CPU.", |c| {
         c.steal_ns as f64 / 1e9
     }),
+];
+
+/// Counters that are known of every VM.
+const OF_EVERY_VM: [(&str, &str, Value); 5] = [
     ("holdfast_vcpu_pause_exits_total", "Exits of vCPUs that spun.", |c| kvm(c).pause_exits as f64),
     (
         "holdfast_vcpu_kicks_total",
@@ -109,6 +113,11 @@ pub(super) fn render(sample: &Sample) -> String {
     page.each("holdfast_vm_vcpus", "gauge", "vCPUs that have run.", &sample.vms, |vm, _| {
         vm.vcpus.len() as f64
     });
+    let timed: Vec<VmSample> =
+        sample.vms.iter().filter(|vm| vm.total().times().is_some()).cloned().collect();
+    for (name, help, value) in OF_TIMED_VMS {
+        page.each(name, "counter", help, &timed, |_, total| value(total));
+    }
     for (name, help, value) in OF_EVERY_VM {
         page.each(name, "counter", help, &sample.vms, |_, total| value(total));
     }

@@ -125,11 +125,13 @@ fn table(
 fn cells(c: &Counters, readable: bool, seconds: f64) -> Vec<String> {
     let known = |text: String| if readable { text } else { "-".into() };
     let percent = |ns: u64| format!("{:>5.0}", ns as f64 / seconds / 1e7);
+    let timed =
+        |of: fn((u64, u64)) -> u64| c.times().map_or("    -".into(), |times| percent(of(times)));
     let rate = |n: u64| format!("{:>5.0}", n as f64 / seconds);
     let share = |s: Option<f64>| s.map_or("    -".into(), |s| format!("{:>5.1}", s * 100.0));
     vec![
-        percent(c.run_ns),
-        percent(c.steal_ns),
+        timed(|times| times.0),
+        timed(|times| times.1),
         known(time((c.blocking_ns() as f64 / seconds) as u64)),
         rate(c.preemptions.total()),
         known(rate(c.preemptions[VcpuClass::Holder])),

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! How much of lock-holder preemption is left under `scx_holdfast`, and what `spins` makes of it for
+//! people, in a host whose clock counts instructions: what else the machine does changes no figure there,
+//! so they can be asserted as sharply as they were measured.
+//! Needs what `make build` builds, and either the network or packages in the cache; no root.
+
+use std::time::Duration;
+
+use holdfast_agent::protocol::Request;
+use holdfast_lab::images::DIST;
+use holdfast_lab::machine::{Clock, GuestSpec, Machine, MachineSpec};
+use holdfast_lab::progress::Progress;
+use serde_json::Value;
+
+mod emulated;
+
+use emulated::{
+    Lines, counted, eventually_within, observe, on_an_emulated_host, spec, start_observer,
+    start_scheduler,
+};
+
+const HOGS: [&str; 2] = ["hog0", "hog1"];
+
+/// Such a host is slow.
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// What is looked at of each, in s of the host.
+const WINDOW_NS: u64 = 4_000_000_000;
+
+#[test]
+fn holders_are_hardly_kept_off_the_cpu_and_the_second_mode_is_named_where_there_is_one() {
+    on_an_emulated_host(modes);
+}
+
+fn modes() {
+    let spec = MachineSpec { clock: Clock::Instructions, holdfast_in_guests: true, ..spec() };
+    let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
+    let mut spins = start(&machine, "alone", 2);
+    eprintln!("a guest alone");
+    let alone = spins.until(LIMIT, "mode");
+    machine.stop_guest("alone").unwrap();
+
+    start_observer(&machine);
+    let mut spins = start(&machine, "vm0", 4);
+    for name in HOGS {
+        machine.request(Request::spawn(name, [machine.workload_path("hog")])).unwrap();
+    }
+    eprintln!("in company");
+    spins.ready();
+    spins.next().unwrap();
+    let stock_off = holders_off(&machine);
+    let stock = spins.until(LIMIT, "mode");
+
+    eprintln!("under scx_holdfast");
+    start_scheduler(&machine, &[]);
+    eventually_within(LIMIT, "scx_holdfast reads the guest", || {
+        (counted(&machine).counters["nr_vms_readable"] == 1).then_some(())
+    });
+    let held_off = holders_off(&machine);
+
+    println!("alone: {alone}\nstock: {stock}");
+    println!(
+        "holders off the CPU, of each CPU second: stock {stock_off:.4}, holdfast {held_off:.4}"
+    );
+    assert!(stock.contains("second mode: ") && stock.contains("lock-holder preemption"), "{stock}");
+    assert!(alone.contains("no second mode "), "{alone}");
+    // docs/results has 0.001 of stock's for this workload.
+    assert!(stock_off > 0.05, "{stock_off}");
+    assert!(held_off < stock_off * 0.05, "{held_off} and {stock_off}");
+    machine.shut_down().unwrap();
+}
+
+/// A guest whose vCPUs contend for a lock, and in it, begun before, what looks at its locks every so often.
+fn start<'m>(machine: &'m Machine, name: &'m str, vcpus: u32) -> Lines<'m> {
+    machine.start_guest(&GuestSpec { vcpus, ..GuestSpec::new(name) }).unwrap();
+    let file = |name: &str| format!("{DIST}/{name}");
+    let (loader, lib, holdfast) = (file("lib/loader"), file("lib"), file("holdfast"));
+    let argv = [&loader, "--library-path", &lib, &holdfast, "spins", "2"];
+    let mut spins = Lines::in_guest(machine, name, "spins", &argv);
+    spins.next().unwrap();
+    let threads = vcpus.to_string();
+    let argv = ["/workloads/lock", "--threads", &threads, "--counters", "/tmp/counters"];
+    machine.request_guest(name, Request::spawn("lock", argv)).unwrap();
+    // What it says of the time before.
+    spins.next().unwrap();
+    spins
+}
+
+/// Time that preempted lock holders are off the CPU, of each CPU second of the VM, over a window.
+fn holders_off(machine: &Machine) -> f64 {
+    let sums = |sample: &Value| {
+        // Who ended is told of once more, and was there first.
+        let vm = sample["vms"].as_array().unwrap().last().unwrap();
+        let vcpus = vm["vcpus"].as_array().unwrap();
+        let off = vcpus.iter().map(|vcpu| vcpu["offcpu_ns"]["holder"].as_u64().unwrap());
+        let ran = vcpus.iter().map(|vcpu| vcpu["run_ns"].as_u64().unwrap());
+        (sample["interval_ns"].as_u64().unwrap(), off.sum::<u64>(), ran.sum::<u64>())
+    };
+    let first = sums(&observe(machine));
+    eventually_within(LIMIT, "a window", || {
+        std::thread::sleep(Duration::from_secs(1));
+        let now = sums(&observe(machine));
+        let seen = (now.1 - first.1) as f64 / (now.2 - first.2).max(1) as f64;
+        (now.0 - first.0 >= WINDOW_NS).then_some(seen)
+    })
+}
