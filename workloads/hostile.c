@@ -14,6 +14,8 @@
  *   holder    preemption is off, always: a spinlock that is never released
  *   irq       an interrupt is served, always
  *   head      first in a lock's queue, always
+ *   waiter    in a lock's queue, always, behind somebody who is not there
+ *   called    no lock, but a call of another CPU's pending, always, which its caller spins on
  *   flipping  a holder nearly all the time, and nobody for a moment every --hold
  *             rounds: no claim lasts long enough to be disbelieved
  *
@@ -62,6 +64,7 @@ static struct {
 	uint64_t current_task;
 	uint64_t this_cpu_off;
 	uint64_t qnodes;
+	uint64_t call_single_queue;
 } area;
 
 static char *memory;
@@ -155,6 +158,7 @@ static void lay_out(const struct btf *btf)
 	area.steal_time = required(btf, "steal_time");
 	area.this_cpu_off = required(btf, "this_cpu_off");
 	area.qnodes = required(btf, "qnodes");
+	area.call_single_queue = required(btf, "call_single_queue");
 	if (btf_percpu(btf, "pcpu_hot", &hot)) {
 		/* Linux 6.2 to 6.14: struct pcpu_hot begins with these three. */
 		area.current_task = hot;
@@ -172,9 +176,14 @@ static void put(uint64_t gpa, uint64_t value, size_t len)
 	memcpy(memory + gpa, &value, len);
 }
 
+static bool claims(const char *what)
+{
+	return !strcmp(claim, what);
+}
+
 static uint32_t claimed(void)
 {
-	return strcmp(claim, "irq") ? 1 : 1u << 16;
+	return claims("irq") ? 1u << 16 : claims("called") ? 0 : 1;
 }
 
 static void fill_area(unsigned int cpu)
@@ -185,11 +194,14 @@ static void fill_area(unsigned int cpu)
 	put(gpa + area.preempt_count, claimed(), 4);
 	put(gpa + area.current_task, DIRECT_MAP + PAGE * (cpu + 1), 8);
 	put(gpa + area.this_cpu_off, DIRECT_MAP + gpa, 8);
-	if (!strcmp(claim, "head")) {
-		/* struct mcs_spinlock: next, locked, count */
+	/* struct mcs_spinlock: next, locked, count */
+	if (claims("head"))
 		put(gpa + area.qnodes + 8, 1, 4);
+	if (claims("head") || claims("waiter"))
 		put(gpa + area.qnodes + 12, 1, 4);
-	}
+	/* An entry outside of the VM's memory: it is on the stack of a caller who waits. */
+	if (claims("called"))
+		put(gpa + area.call_single_queue, DIRECT_MAP + memory_len + PAGE, 8);
 }
 
 static void start_vcpu(unsigned int cpu)
@@ -199,7 +211,7 @@ static void start_vcpu(unsigned int cpu)
 	};
 	struct kvm_segment data = code;
 	uint64_t gpa = areas_gpa + cpu * area.len;
-	uint64_t rounds = strcmp(claim, "flipping") ? ROUNDS : number("hold", hold, 16, ROUNDS);
+	uint64_t rounds = claims("flipping") ? number("hold", hold, 16, ROUNDS) : ROUNDS;
 	struct {
 		struct kvm_msrs head;
 		struct kvm_msr_entry entry;
@@ -211,7 +223,7 @@ static void start_vcpu(unsigned int cpu)
 				 .rbp = claimed(),
 				 .rbx = gpa + area.preempt_count,
 				 .rsi = rounds,
-				 .rdi = strcmp(claim, "flipping") ? 0 : 16,
+				 .rdi = claims("flipping") ? 16 : 0,
 				 .rax = ROUNDS / rounds };
 	struct vcpu *v = &vcpus[cpu];
 	struct kvm_sregs sregs;
@@ -262,9 +274,10 @@ static void prepare(void)
 	size_t len;
 	char *blob;
 
-	if (strcmp(claim, "holder") && strcmp(claim, "irq") && strcmp(claim, "head") &&
-	    strcmp(claim, "flipping"))
-		usage_error("--claim is holder, irq, head or flipping, not '%s'", claim);
+	if (!claims("holder") && !claims("irq") && !claims("head") && !claims("waiter") &&
+	    !claims("called") && !claims("flipping"))
+		usage_error("--claim is holder, irq, head, waiter, called or flipping, not '%s'",
+			    claim);
 	number("hold", hold, 16, ROUNDS);
 	rest_ms = number("rest", rest, 0, 60000);
 	replace_after = number("replace", replace, 0, 1u << 30);
@@ -323,7 +336,7 @@ static void work(unsigned int worker, struct counters_slot *slot)
 int main(int argc, char **argv)
 {
 	static const struct workload_option options[] = {
-		{ "claim", "WHAT", "holder, irq, head or flipping", &claim },
+		{ "claim", "WHAT", "holder, irq, head, waiter, called or flipping", &claim },
 		{ "hold", "ROUNDS", "of the loop between two moments without a claim", &hold },
 		{ "rest", "MS", "that a vCPU sleeps after each operation", &rest },
 		{ "replace", "OPS", "after which the VM is replaced by another one", &replace },

@@ -308,7 +308,12 @@ impl<'a> Scheduler<'a> {
             if let Some(bytes) = found.context("cannot read the counters of a VM")? {
                 let counts = vm_counts(&bytes);
                 let decisions = Decisions::read(|i| counts.get(i as usize).copied().unwrap_or(0));
-                metrics.vms.insert(vm.pid.to_string(), decisions);
+                let names = (1..).map(|nr| match nr {
+                    1 => vm.pid.to_string(),
+                    _ => format!("{}-{nr}", vm.pid),
+                });
+                let free = names.into_iter().find(|name| !metrics.vms.contains_key(name));
+                metrics.vms.extend(free.map(|name| (name, decisions)));
             }
         }
         Ok(metrics)

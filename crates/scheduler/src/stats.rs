@@ -89,11 +89,11 @@ counters! {
         nr_resumed_first = RESUMED_FIRST,
             "Preempted holders and woken lock owners queued ahead of their turn";
         nr_yield_to_holder = ASKED + Target::ToHolder as u32,
-            "Directed yields given to a preempted holder of the VM";
+            "Directed yields granted, to a preempted holder of the VM";
         nr_yield_to_called = ASKED + Target::ToCalled as u32,
-            "Directed yields given to a preempted sibling with calls pending";
+            "Directed yields granted, to a preempted sibling with calls pending";
         nr_yield_to_named = ASKED + Target::ToNamed as u32,
-            "Directed yields given to the target KVM named";
+            "Directed yields granted, to the target KVM named";
         nr_yield_refused = ASKED + Target::ToNobody as u32,
             "Directed yields refused: nobody would use the CPU better";
         nr_looked = LOOKED + Target::ToNobody as u32,
@@ -102,7 +102,7 @@ counters! {
             "Running waiters found and descheduled in favour of their holder";
         nr_look_to_called = LOOKED + Target::ToCalled as u32,
             "Running callers found and descheduled in favour of whom they called";
-        nr_missed = MISSED, "CPUs given to somebody whom another CPU took first";
+        nr_missed = MISSED, "Yields and looks in favour of one that may not run on that CPU, or was taken by another first";
     }
 }
 
@@ -123,7 +123,7 @@ pub(crate) struct Metrics {
     pub nr_yield: u64,
     #[stat(desc = "Decisions about all vCPUs")]
     pub vcpus: Decisions,
-    #[stat(desc = "Decisions by VM, named by the process id of its VMM")]
+    #[stat(desc = "Decisions by VM, named by the process id of its VMM; those of one process by PID, PID-2 and so on")]
     pub vms: BTreeMap<String, Decisions>,
 }
 
