@@ -33,6 +33,8 @@ struct Task {
     sleeps_ns: u64,
     /// For how much longer than a slice it runs, as turns end at ticks.
     overrun_ns: u64,
+    /// Its VM, among whose vCPUs it hands its CPU on before its turn ends; 0: none, and it does not.
+    vm: usize,
     vtime: u64,
     ran_ns: u64,
     longest_wait_ns: u64,
@@ -48,6 +50,7 @@ impl Task {
             claims,
             sleeps_ns: 0,
             overrun_ns: 0,
+            vm: 0,
             vtime: 0,
             ran_ns: 0,
             longest_wait_ns: 0,
@@ -64,8 +67,21 @@ struct Cpu {
     until: u64,
 }
 
+/// Numbers without a pattern, the same for the same seed (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+}
+
 /// So many turns on so many CPUs; returns the time that passed.
 fn simulate(tasks: &mut [Task], nr_cpus: usize, turns: usize, start_vtime: u64) -> u64 {
+    let mut random = Random(start_vtime);
     let mut vtime_now = start_vtime;
     let mut keys: Vec<u64> = vec![start_vtime; tasks.len()];
     let mut cpus: Vec<Cpu> = (0..nr_cpus).map(|_| Cpu { runs: None, until: 0 }).collect();
@@ -78,7 +94,22 @@ fn simulate(tasks: &mut [Task], nr_cpus: usize, turns: usize, start_vtime: u64) 
         let before = cpus[cpu].runs.take();
         let is_running = |i| cpus.iter().any(|cpu| cpu.runs == Some(i));
         let waits = |tasks: &[Task], i: usize| tasks[i].runnable_since <= now && !is_running(i);
+        let mut given = None;
         if let Some(i) = before {
+            let others: Vec<usize> =
+                (0..tasks.len()).filter(|other| *other != i && waits(tasks, *other)).collect();
+            let siblings: Vec<usize> =
+                others.iter().copied().filter(|other| tasks[*other].vm == tasks[i].vm).collect();
+            if tasks[i].vm != 0 && !siblings.is_empty() {
+                let to = siblings[random.below(siblings.len() as u64) as usize];
+                let first = others.into_iter().map(|other| keys[other]);
+                let first = first.reduce(|a, b| if vtime_before(b, a) { b } else { a }).unwrap();
+                let place = |i: usize| (tasks[i].vtime, tasks[i].weight);
+                if PARAMS.may_give(place(i), place(to), first) {
+                    (tasks[i].vtime, tasks[to].vtime) = swap_places(place(i), place(to));
+                    given = Some(to);
+                }
+            }
             let is_alone = (0..tasks.len()).all(|other| other == i || !waits(tasks, other));
             let task = &mut tasks[i];
             if is_alone && task.sleeps_ns == 0 {
@@ -88,18 +119,22 @@ fn simulate(tasks: &mut [Task], nr_cpus: usize, turns: usize, start_vtime: u64) 
             keys[i] = PARAMS.queue_key(task.vtime, task.claims, task.sleeps_ns > 0, task.weight);
         }
         let waiting = (0..tasks.len()).filter(|i| waits(tasks, *i));
-        let Some(next) = waiting.reduce(|a, b| if vtime_before(keys[b], keys[a]) { b } else { a })
+        let Some(first) = waiting.reduce(|a, b| if vtime_before(keys[b], keys[a]) { b } else { a })
         else {
             cpus[cpu].until += PARAMS.slice_ns;
             continue;
         };
-        vtime_now = advance(vtime_now, keys[next]);
+        vtime_now = advance(vtime_now, keys[first]);
+        let next = given.unwrap_or(first);
         let task = &mut tasks[next];
         task.longest_wait_ns = task.longest_wait_ns.max(now - task.runnable_since);
         let behind = task.vtime.wrapping_sub(PARAMS.credit(task.weight, false));
         vtime_now = advance(vtime_now, behind);
         let mut ran = PARAMS.slice_ns + task.overrun_ns;
-        loop {
+        if task.vm != 0 {
+            ran = random.below(PARAMS.slice_ns) + 1;
+        }
+        while task.vm == 0 {
             let decision = PARAMS.decide(
                 &mut task.grace,
                 &mut task.bank_ns,
@@ -180,6 +215,25 @@ proptest! {
     }
 
     #[test]
+    fn nobody_waits_longer_than_its_weight_says(
+        claims in prop::collection::vec((class(), WEIGHT_NICE0 / 5..4 * WEIGHT_NICE0), 2..12),
+        nr_cpus in 1usize..6,
+        start_vtime: u64,
+    ) {
+        let mut tasks: Vec<Task> =
+            claims.iter().map(|(class, weight)| Task::new(*weight, *class)).collect();
+        simulate(&mut tasks, nr_cpus, 5_000 * nr_cpus, start_vtime);
+        let turn_ns = (PARAMS.slice_ns + PARAMS.grace_max_ns) as f64;
+        let boost_ns = (PARAMS.slice_ns * u64::from(PARAMS.resume_boost_permille) / 1000) as f64;
+        let each = tasks.len().div_ceil(nr_cpus) as f64 + 1.0;
+        for (task, fair) in tasks.iter().zip(fair_shares(&tasks, nr_cpus)) {
+            // Its turn is paid for by its share, and everybody may have gone ahead of theirs.
+            let bound = turn_ns / fair + each * boost_ns;
+            prop_assert!(task.longest_wait_ns as f64 <= bound, "{bound} ns: {task:?}");
+        }
+    }
+
+    #[test]
     fn a_task_that_comes_back_takes_no_more_than_its_credit(sleep_ms in 1u64..10_000) {
         let mut tasks = vec![Task::new(WEIGHT_NICE0, VcpuClass::Free), Task::new(WEIGHT_NICE0, VcpuClass::Free)];
         tasks[1].sleeps_ns = sleep_ms * 1_000_000;
@@ -254,6 +308,43 @@ proptest! {
         let place = PARAMS.place(stuck, vtime_now, WEIGHT_NICE0, true);
         let bound = PARAMS.credit(weight, false) + PARAMS.credit(WEIGHT_NICE0, true);
         prop_assert!(start.wrapping_sub(place) <= bound, "{} ns", start.wrapping_sub(place));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..Default::default() })]
+
+    #[test]
+    fn handing_on_the_cpu_wins_a_vm_nothing_however_long(
+        vms in prop::collection::vec((2usize..6, WEIGHT_NICE0 / 5..4 * WEIGHT_NICE0), 1..4),
+        others in prop::collection::vec(WEIGHT_NICE0 / 5..4 * WEIGHT_NICE0, 1..5),
+        nr_cpus in 1usize..4,
+        start_vtime: u64,
+    ) {
+        let mut tasks: Vec<Task> =
+            others.iter().map(|weight| Task::new(*weight, VcpuClass::Unknown)).collect();
+        for (i, (nr_vcpus, weight)) in vms.iter().enumerate() {
+            let mut vcpu = Task::new(*weight, VcpuClass::Unknown);
+            vcpu.vm = i + 1;
+            tasks.extend(std::iter::repeat_n(vcpu, *nr_vcpus));
+        }
+        let fair = fair_shares(&tasks, nr_cpus);
+        // Of a whole CPU there is nothing to hand on.
+        prop_assume!(fair.iter().all(|share| *share < 0.9));
+        // Going first, and a turn, of each of them; not more after a hundred times as long.
+        let most_ns = PARAMS.slice_ns * (1000 + u64::from(PARAMS.resume_boost_permille)) / 1000;
+        for turns in [400, 4_000, 40_000] {
+            let mut tasks = tasks.clone();
+            let total = simulate(&mut tasks, nr_cpus, turns * nr_cpus, start_vtime) as f64;
+            for vm in 1..=vms.len() {
+                let of_vm = || tasks.iter().zip(&fair).filter(|(task, _)| task.vm == vm);
+                let ran: u64 = of_vm().map(|(task, _)| task.ran_ns).sum();
+                let due: f64 = of_vm().map(|(_, share)| share * total).sum();
+                let bound = (most_ns * of_vm().count() as u64) as f64;
+                let error = ran as f64 - due;
+                prop_assert!(error.abs() <= bound, "{error} ns of {bound} after {turns} turns");
+            }
+        }
     }
 }
 
