@@ -4,6 +4,8 @@
 //! Needs what `make build` builds, and either the network or packages in the cache; no root.
 //!
 //! `HOLDFAST_STRESS_S=1800 cargo test --release -p holdfast-lab --test lab_stress -- --nocapture` goes on for half an hour.
+//! A CPU that comes or goes has the scheduler start again, so that each instance of it lives less than a minute: with
+//! `HOLDFAST_STRESS_HOTPLUG=0` all CPUs stay, and one instance lives from the first round to the last.
 
 use std::time::Duration;
 
@@ -19,6 +21,7 @@ use emulated::{
 };
 
 const VARIABLE: &str = "HOLDFAST_STRESS_S";
+const HOTPLUG_VARIABLE: &str = "HOLDFAST_STRESS_HOTPLUG";
 const DEFAULT_S: f64 = 30.0;
 /// Longest the scheduler may take to start again on a host that is overcommitted and emulated.
 const RESTART_LIMIT: Duration = Duration::from_secs(180);
@@ -43,6 +46,15 @@ struct Tally {
 fn seconds() -> f64 {
     let Ok(seconds) = std::env::var(VARIABLE) else { return DEFAULT_S };
     seconds.parse().unwrap_or_else(|e| panic!("{VARIABLE}={seconds}: {e}"))
+}
+
+/// Whether a CPU comes and goes.
+fn hotplug() -> bool {
+    match std::env::var(HOTPLUG_VARIABLE).as_deref() {
+        Err(_) | Ok("1") => true,
+        Ok("0") => false,
+        Ok(other) => panic!("{HOTPLUG_VARIABLE}={other}: 0 or 1"),
+    }
 }
 
 fn write(machine: &Machine, path: &str, data: &str) {
@@ -88,7 +100,7 @@ fn start_guest(machine: &Machine, name: &str, round: u32) -> bool {
 }
 
 fn stress() {
-    let seconds = seconds();
+    let (seconds, hotplug) = (seconds(), hotplug());
     let machine = Machine::boot(
         &MachineSpec { cpus: CPUS, cmdline: CMDLINE.into(), ..spec() },
         &Progress::stderr(),
@@ -119,8 +131,10 @@ fn stress() {
             let _ = machine.stop_guest(&old);
             assert_scheduled(&machine, "a VM was killed");
         }
-        toggle_cpu(&machine, round % 2 == 1);
-        tally.cpus_toggled += 1;
+        if hotplug {
+            toggle_cpu(&machine, round % 2 == 1);
+            tally.cpus_toggled += 1;
+        }
         let weight = ["20", "500", "100"][round as usize % 3];
         write(&machine, "/sys/fs/cgroup/hogs/cpu.weight", weight);
         std::thread::sleep(Duration::from_secs(2));
@@ -133,7 +147,7 @@ fn stress() {
     let enough = tally.guests_lost <= tally.guests_started;
     assert!(enough, "{tally:?}: of a guest, its agent did not answer");
 
-    // Since the CPU went or came it has made decisions.
+    // Since it was loaded, or since the CPU went or came, it has made decisions.
     let made = counted(&machine);
     assert!(made.counters["vcpus"].as_object().is_some_and(|c| !c.is_empty()), "{made:?}");
     end_scheduler(&machine);
