@@ -104,6 +104,7 @@ fn run(args: &Args) -> Result<()> {
         },
         cpus: args.cpus,
         cpus_here: Vec::new(),
+        topology: None,
         memory_mib: args.memory_mib,
         guest_kernels: vec![kernel],
         dist: args.dist.clone(),

@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 pub use self::accel::cpus_here;
 use self::channel::Channel;
 use self::process::Process;
-pub use self::spec::{Accel, Acceleration, Clock, GuestSpec, MachineSpec, PV_FEATURES};
+pub use self::spec::{Accel, Acceleration, Clock, GuestSpec, MachineSpec, PV_FEATURES, Topology};
 use crate::error::{Error, Result};
 use crate::images::{self, HOST_KERNEL, Local, Parts};
 use crate::packages::{Kernel, Package, Source};

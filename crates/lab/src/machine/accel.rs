@@ -99,7 +99,7 @@ fn passes_virtualization_on(modules: &Path) -> bool {
 }
 
 fn probe(spec: &MachineSpec, parts: &Parts, image: &Path) -> Result<Option<String>> {
-    let small = MachineSpec { cpus: 1, memory_mib: 512, ..spec.clone() };
+    let small = MachineSpec { cpus: 1, topology: None, memory_mib: 512, ..spec.clone() };
     let kernel = parts.kernel(HOST_KERNEL)?;
     let program = qemu::program(&parts.qemu)?;
     let command =

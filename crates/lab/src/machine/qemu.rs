@@ -7,7 +7,7 @@ use std::process::Command;
 use holdfast_agent::protocol::PORT;
 
 use super::process::SOCKET_FD;
-use super::spec::{Acceleration, GuestSpec, MachineSpec};
+use super::spec::{Acceleration, GuestSpec, MachineSpec, Topology};
 use super::{GuestPaths, Paths};
 use crate::error::Result;
 use crate::images::Parts;
@@ -77,7 +77,8 @@ pub(super) fn host(
         command.args(["-icount", "shift=0"]);
     }
     command.args(["-M", "q35", "-accel", accel, "-cpu", cpu]);
-    command.args(["-smp", &spec.cpus.to_string(), "-m", &spec.memory_mib.to_string()]);
+    command.args(["-m", &spec.memory_mib.to_string()]);
+    command.args(cpus(spec));
     command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
     command.args(["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"]);
     command.args(agent_port(&format!("fd={SOCKET_FD}")));
@@ -91,6 +92,27 @@ pub(super) fn host(
     }
     command.args(["-append", &cmdline("host", &more)]);
     Ok(command)
+}
+
+/// The host's CPUs: how many, how they lie together, and whose memory is near to which.
+fn cpus(spec: &MachineSpec) -> Vec<String> {
+    let Some(topology) = spec.topology else { return vec!["-smp".into(), spec.cpus.to_string()] };
+    let Topology { sockets, cores, threads } = topology;
+    let each = topology.cpus() / sockets;
+    let smp = format!("{},sockets={sockets},cores={cores},threads={threads}", topology.cpus());
+    let mut words = vec!["-smp".to_owned(), smp];
+    for socket in 0..sockets {
+        // What does not divide evenly is the first one's.
+        let mut memory_mib = spec.memory_mib / sockets;
+        if socket == 0 {
+            memory_mib += spec.memory_mib % sockets;
+        }
+        let (first, last) = (socket * each, (socket + 1) * each - 1);
+        let memory = format!("memory-backend-ram,id=memory{socket},size={memory_mib}M");
+        let node = format!("node,nodeid={socket},cpus={first}-{last},memdev=memory{socket}");
+        words.extend(["-object".to_owned(), memory, "-numa".to_owned(), node]);
+    }
+    words
 }
 
 fn agent_port(socket: &str) -> Vec<String> {
@@ -145,4 +167,28 @@ pub(super) fn guest(
     add(&["-append", &cmdline("guest", &spec.cmdline)]);
     words.extend(agent_port(&format!("path={},server=on,wait=off", sockets.agent)));
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_without_a_topology_are_a_number() {
+        let spec = MachineSpec::new("dist");
+        assert_eq!(cpus(&spec), ["-smp", "2"]);
+    }
+
+    #[test]
+    fn each_socket_has_a_node_with_its_part_of_the_memory() {
+        let topology = Some(Topology { sockets: 2, cores: 1, threads: 2 });
+        let spec = MachineSpec { cpus: 4, topology, memory_mib: 3073, ..MachineSpec::new("dist") };
+        let words = cpus(&spec).join(" ");
+        assert_eq!(
+            words,
+            "-smp 4,sockets=2,cores=1,threads=2 \
+             -object memory-backend-ram,id=memory0,size=1537M -numa node,nodeid=0,cpus=0-1,memdev=memory0 \
+             -object memory-backend-ram,id=memory1,size=1536M -numa node,nodeid=1,cpus=2-3,memdev=memory1"
+        );
+    }
 }

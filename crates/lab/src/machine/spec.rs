@@ -59,6 +59,25 @@ pub enum Clock {
     Instructions,
 }
 
+/// How the CPUs of a host lie together. Each socket has a last level cache, and a NUMA node with its part of the
+/// memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Topology {
+    /// Sockets.
+    pub sockets: u32,
+    /// Cores of each socket.
+    pub cores: u32,
+    /// Threads of each core.
+    pub threads: u32,
+}
+
+impl Topology {
+    /// CPUs of the host.
+    pub fn cpus(&self) -> u32 {
+        self.sockets * self.cores * self.threads
+    }
+}
+
 /// A host to boot.
 #[derive(Clone, Debug)]
 pub struct MachineSpec {
@@ -69,6 +88,9 @@ pub struct MachineSpec {
     /// CPUs of the running machine that everything which is started on it may use, with [`Accel::Here`]; those that we may
     /// use if empty.
     pub cpus_here: Vec<u32>,
+    /// How they lie together, as many as there are; if absent, they share one cache and one node, and each is a core
+    /// of its own. Ignored with [`Accel::Here`].
+    pub topology: Option<Topology>,
     /// Memory, in MiB; ignored with [`Accel::Here`].
     pub memory_mib: u32,
     /// What its clock goes by.
@@ -95,6 +117,7 @@ impl MachineSpec {
             accel: Accel::Auto,
             cpus: 2,
             cpus_here: Vec::new(),
+            topology: None,
             memory_mib: 6144,
             clock: Clock::Machine,
             guest_kernels: vec![Kernel::Linux7],
