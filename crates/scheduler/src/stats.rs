@@ -123,7 +123,9 @@ pub(crate) struct Metrics {
     pub nr_yield: u64,
     #[stat(desc = "Decisions about all vCPUs")]
     pub vcpus: Decisions,
-    #[stat(desc = "Decisions by VM, named by the process id of its VMM; those of one process by PID, PID-2 and so on")]
+    #[stat(
+        desc = "Decisions by VM, named by the process id of its VMM; those of one process by PID, PID-2 and so on"
+    )]
     pub vms: BTreeMap<String, Decisions>,
 }
 

@@ -112,6 +112,7 @@ impl LabHost {
         let spec = MachineSpec {
             accel: place.accel,
             cpus: experiment.host.pcpus,
+            topology: None,
             cpus_here: experiment.host.cpus.clone(),
             memory_mib: experiment.host.memory_mib,
             clock: experiment.host.clock,
