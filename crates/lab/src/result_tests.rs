@@ -107,3 +107,14 @@ fn verdicts_follow_from_the_figures() {
         result.comparison("three-ways", "lock <pause>", "base", Metric::WorkPerVmCpuSecond);
     assert_eq!(failed.unwrap().rounds, 7);
 }
+
+/// Else the verdicts of a result that is read do not follow from its windows.
+#[test]
+fn figures_are_read_as_they_were_written() {
+    for i in 1..20_000u32 {
+        let figure = f64::from(i).sqrt() / 7.3;
+        let text = serde_json::to_string(&figure).unwrap();
+        let read: f64 = serde_json::from_str(&text).unwrap();
+        assert_eq!(read.to_bits(), figure.to_bits(), "{text}");
+    }
+}

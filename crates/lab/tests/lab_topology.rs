@@ -97,7 +97,8 @@ fn two_sockets() {
     let cookies = check(&report, "core-scheduling");
     println!("core-scheduling: {cookies}");
     assert_eq!(cookies["verdict"], "ok");
-    assert!(cookies["found"].as_str().unwrap().starts_with("SMT is on"), "{cookies}");
+    // Debian's kernel for clouds, which the host runs, is built without.
+    assert_eq!(cookies["found"], "this kernel has no core scheduling");
 
     start_scheduler(&machine, &["--no-guest-knowledge"]);
     // Four of five on one socket, of which the fifth has the other to itself.

@@ -96,10 +96,11 @@ fn lying() {
         let counted = counted(&machine);
         let points = unfair_points(&before, &after);
         eprintln!("{claim}: {points:+.2} points, {:?}", counted.counters);
-        // Seconds on an emulated host are worth a few points; unbounded, it would be fifty.
-        assert!(points <= 5.0, "{claim}: {points} points more than fair; {counted:?}");
-        // It was believed, and what it was granted was bounded: one that never lets go is disbelieved.
-        let bounds = ["nr_capped", "nr_over_budget", "nr_backed_off"];
+        // Unbounded, it would be fifty.
+        assert!(points <= 2.0, "{claim}: {points} points more than fair; {counted:?}");
+        // It was believed, and what it was granted was bounded: one that never lets go is disbelieved, and
+        // where all are called each is taken for the caller of the others.
+        let bounds = ["nr_capped", "nr_over_budget", "nr_backed_off", "nr_waits"];
         let bounded = bounds.iter().any(|bound| of_vcpus(&counted, bound) > 0);
         assert!(["flipping", "waiter"].contains(&claim) || bounded, "{claim}: {counted:?}");
         end(&machine, HOSTILE, libc::SIGTERM);
