@@ -25,12 +25,10 @@
  * An operation is 2^20 rounds of the loop: what it counts is the CPU time it got. With
  * --rest each vCPU sleeps after it: many of them are a VM that is nearly idle. With
  * --replace the VM is ended after so many and another one made, by the same thread.
- * With --more the VM has so many vCPUs beyond --threads, which count nothing.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/kvm.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -53,10 +51,6 @@ static const char *claim = "holder";
 static const char *hold = "65536";
 static const char *rest = "0";
 static unsigned int rest_ms;
-/* KVM takes 4096 vCPUs; beside those that count there is room for as many as a test wants. */
-#define MORE_MAX 448
-static const char *more = "0";
-static unsigned int nr_vcpus;
 static const char *replace = "0";
 static unsigned int replace_after;
 static const char *blob_path = "/sys/kernel/btf/vmlinux";
@@ -83,7 +77,7 @@ struct vcpu {
 	struct kvm_run *run;
 	size_t run_len;
 };
-static struct vcpu vcpus[COUNTERS_MAX_SLOTS + MORE_MAX];
+static struct vcpu vcpus[COUNTERS_MAX_SLOTS];
 
 /*
  * What a vCPU does. ebp: claimed preempt_count, at ebx; esi: rounds with the claim,
@@ -260,7 +254,7 @@ static void make_vm(void)
 
 	vm = must(ioctl(kvm, KVM_CREATE_VM, 0), "KVM_CREATE_VM");
 	must(ioctl(vm, KVM_SET_USER_MEMORY_REGION, &region), "KVM_SET_USER_MEMORY_REGION");
-	for (cpu = 0; cpu < nr_vcpus; cpu++) {
+	for (cpu = 0; cpu < workload_args.threads; cpu++) {
 		fill_area(cpu);
 		start_vcpu(cpu);
 	}
@@ -274,30 +268,8 @@ static void end_vm(void)
 	close(vm);
 }
 
-static void work(unsigned int worker, struct counters_slot *slot);
-
-/* A vCPU that has no slot in the counter file. */
-static void *work_uncounted(void *arg)
-{
-	static _Thread_local struct counters_slot slot;
-
-	work((uintptr_t)arg, &slot);
-	return NULL;
-}
-
-static void start_uncounted(unsigned int worker)
-{
-	pthread_t thread;
-	int err;
-
-	err = pthread_create(&thread, NULL, work_uncounted, (void *)(uintptr_t)worker);
-	if (err)
-		die(err, "cannot start vCPU %u", worker);
-}
-
 static void prepare(void)
 {
-	unsigned int worker;
 	struct btf btf;
 	size_t len;
 	char *blob;
@@ -309,8 +281,7 @@ static void prepare(void)
 	number("hold", hold, 16, ROUNDS);
 	rest_ms = number("rest", rest, 0, 60000);
 	replace_after = number("replace", replace, 0, 1u << 30);
-	nr_vcpus = workload_args.threads + number("more", more, 0, MORE_MAX);
-	if (replace_after && nr_vcpus != 1)
+	if (replace_after && workload_args.threads != 1)
 		usage_error("--replace is for one thread");
 	blob = read_blob(&len);
 	if (!btf_open(&btf, blob, len))
@@ -318,7 +289,7 @@ static void prepare(void)
 	lay_out(&btf);
 
 	areas_gpa = (BTF_GPA + len + PAGE - 1) / PAGE * PAGE;
-	memory_len = areas_gpa + nr_vcpus * area.len;
+	memory_len = areas_gpa + workload_args.threads * area.len;
 	/* Populated: a reader looks at resident pages only. */
 	memory = mmap(NULL, memory_len, PROT_READ | PROT_WRITE,
 		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
@@ -332,8 +303,6 @@ static void prepare(void)
 	if (kvm < 0)
 		die(errno, "cannot open /dev/kvm");
 	make_vm();
-	for (worker = workload_args.threads; worker < nr_vcpus; worker++)
-		start_uncounted(worker);
 }
 
 static void work(unsigned int worker, struct counters_slot *slot)
@@ -370,7 +339,6 @@ int main(int argc, char **argv)
 		{ "claim", "WHAT", "holder, irq, head, waiter, called or flipping", &claim },
 		{ "hold", "ROUNDS", "of the loop between two moments without a claim", &hold },
 		{ "rest", "MS", "that a vCPU sleeps after each operation", &rest },
-		{ "more", "N", "vCPUs beyond --threads, which count nothing", &more },
 		{ "replace", "OPS", "after which the VM is replaced by another one", &replace },
 		{ "btf", "FILE", "BTF of the kernel it poses as", &blob_path },
 		{ 0 },
