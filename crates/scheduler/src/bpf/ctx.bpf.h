@@ -3,12 +3,15 @@
 #ifndef __SCX_HOLDFAST_CTX_BPF_H
 #define __SCX_HOLDFAST_CTX_BPF_H
 
+/* What all CPUs write lies away from what all of them read. */
+#define ALONE __attribute__((aligned(64)))
+
 /*
  * Tunables, set before load; see struct hf_params and the command line for what each
  * one means. Not const: policy.h takes a plain pointer, through which the compiler
  * would see the zeroes of a constant instead of what user space writes there.
  */
-struct hf_params params __attribute__((aligned(64)));
+struct hf_params params ALONE;
 
 /* Ablations. The base scheduler alone has none of them. */
 const volatile bool guest_knowledge = true;
@@ -28,9 +31,6 @@ const volatile s32 llc_node[HF_MAX_LLCS];
 
 /* In place of a thread: a yield to whoever is next. */
 #define YIELD_TO_ANY (~0U)
-
-/* What all CPUs write lies away from what all of them read. */
-#define ALONE __attribute__((aligned(64)))
 
 /* Virtual time of the host: what a task that has been away starts from. */
 static u64 vtime_now ALONE;

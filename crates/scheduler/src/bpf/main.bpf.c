@@ -486,7 +486,7 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	struct task_ctx *tctx = task_ctx_of(p);
 	u64 now = scx_bpf_now();
 	struct hf_vm_ctx *vm;
-	enum hf_class class;
+	enum hf_class class, ended;
 	struct hf_vcpu *v;
 
 	if (!cctx || !tctx)
@@ -513,11 +513,11 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	if (!v)
 		return;
 	class = hf_read_class(v);
-	tctx->class = end_class(v, class);
 	/* A guest may say for ever that it is called, as it may that it holds a lock. */
+	ended = end_class(v, class);
 	if (runnable)
-		hf_see(&tctx->grace, tctx->class, p->se.sum_exec_runtime);
-	tctx->class = hf_believed(tctx->class, &tctx->grace, p->se.sum_exec_runtime, &params);
+		hf_see(&tctx->grace, ended, p->se.sum_exec_runtime);
+	tctx->class = hf_believed(ended, &tctx->grace, p->se.sum_exec_runtime, &params);
 	vm = runnable ? vm_ctx_of(v) : NULL;
 	if (!vm)
 		return;

@@ -114,6 +114,14 @@ static u32 slot_of(const struct hf_vcpu *v)
 	return v->vcpu_id % HF_VM_SLOTS;
 }
 
+/* Nothing is known any more of why others may wait for whoever is in these slots. */
+static void forget_why(struct hf_preempted *list, u64 slots)
+{
+	__sync_fetch_and_and(&list->holders, ~slots);
+	__sync_fetch_and_and(&list->heads, ~slots);
+	__sync_fetch_and_and(&list->queued, ~slots);
+}
+
 static void list_preempted(struct hf_preempted *list, const struct hf_vcpu *v, enum hf_class class)
 {
 	u32 slot = slot_of(v);
@@ -122,11 +130,8 @@ static void list_preempted(struct hf_preempted *list, const struct hf_vcpu *v, e
 	if (!w)
 		return;
 	/* What is listed of another vCPU in this slot is not true of this one. */
-	if (w->tid != v->tid) {
-		__sync_fetch_and_and(&list->holders, ~(1ULL << slot));
-		__sync_fetch_and_and(&list->heads, ~(1ULL << slot));
-		__sync_fetch_and_and(&list->queued, ~(1ULL << slot));
-	}
+	if (w->tid != v->tid)
+		forget_why(list, 1ULL << slot);
 	w->tid = v->tid;
 	w->qnode_hva = v->qnode_hva;
 	w->call_queue_hva = v->call_queue_hva;
@@ -146,14 +151,11 @@ static void unlist_preempted(struct hf_preempted *list, const struct hf_vcpu *v)
 {
 	u32 slot = slot_of(v);
 	struct hf_waiting *w = MEMBER_VPTR(list->slots, [slot]);
-	u64 others = ~(1ULL << slot);
 
 	if (!w || w->tid != v->tid)
 		return;
-	__sync_fetch_and_and(&list->waiting, others);
-	__sync_fetch_and_and(&list->holders, others);
-	__sync_fetch_and_and(&list->heads, others);
-	__sync_fetch_and_and(&list->queued, others);
+	__sync_fetch_and_and(&list->waiting, ~(1ULL << slot));
+	forget_why(list, 1ULL << slot);
 }
 
 /*
