@@ -102,7 +102,7 @@ fn start_guest(machine: &Machine, name: &str, round: u32) -> bool {
 fn stress() {
     let (seconds, hotplug) = (seconds(), hotplug());
     let machine = Machine::boot(
-        &MachineSpec { cpus: CPUS, cmdline: CMDLINE.into(), ..spec() },
+        &MachineSpec { cpus: CPUS, takes_turns: true, cmdline: CMDLINE.into(), ..spec() },
         &Progress::stderr(),
     )
     .unwrap();

@@ -68,8 +68,8 @@ pub(super) fn host(
     command.args(&words[1..]);
     let (accel, cpu) = match how {
         Acceleration::Kvm => ("kvm", "host"),
-        // The CPUs take turns: there is one count for all of them.
-        Acceleration::Tcg if counts => ("tcg,thread=single", TCG_CPU),
+        // There is one count for all CPUs.
+        Acceleration::Tcg if counts || spec.takes_turns => ("tcg,thread=single", TCG_CPU),
         Acceleration::Tcg | Acceleration::Here => ("tcg,thread=multi", TCG_CPU),
     };
     if counts {

@@ -95,6 +95,9 @@ pub struct MachineSpec {
     pub memory_mib: u32,
     /// What its clock goes by.
     pub clock: Clock,
+    /// Whether CPUs that are emulated take turns in one thread, as those always do that count their instructions: slower,
+    /// and without the fault that ends hosts with a thread for each CPU (docs/lab.md).
+    pub takes_turns: bool,
     /// Kernels that guests will be started with.
     pub guest_kernels: Vec<Kernel>,
     /// Directory with `holdfast-agent`, `workloads/` and the other programs built.
@@ -120,6 +123,7 @@ impl MachineSpec {
             topology: None,
             memory_mib: 6144,
             clock: Clock::Machine,
+            takes_turns: false,
             guest_kernels: vec![Kernel::Linux7],
             dist: dist.into(),
             extra: Vec::new(),
