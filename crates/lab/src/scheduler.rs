@@ -67,7 +67,7 @@ pub fn is_understood(contender: &Contender) -> bool {
 pub type Group = (&'static str, &'static [(&'static str, &'static str)]);
 
 /// What reports show of the counters.
-pub const SHOWN: [Group; 5] = [
+pub const SHOWN: [Group; 7] = [
     (
         "grace",
         &[
@@ -81,12 +81,30 @@ pub const SHOWN: [Group; 5] = [
         ],
     ),
     (
-        "yields",
+        "yields at pause exits",
         &[
-            ("to a holder", "nr_yield_to_holder"),
-            ("to one called", "nr_yield_to_called"),
-            ("to the one named", "nr_yield_to_named"),
-            ("refused", "nr_yield_refused"),
+            ("to a holder", "nr_pause_to_holder"),
+            ("to one called", "nr_pause_to_called"),
+            ("to the one named", "nr_pause_to_named"),
+            ("refused", "nr_pause_refused"),
+        ],
+    ),
+    (
+        "yields after kicks",
+        &[
+            ("to a holder", "nr_kick_to_holder"),
+            ("to one called", "nr_kick_to_called"),
+            ("to the next owner", "nr_kick_to_named"),
+            ("refused", "nr_kick_refused"),
+        ],
+    ),
+    (
+        "yields after IPIs",
+        &[
+            ("to a holder", "nr_ipi_to_holder"),
+            ("to one called", "nr_ipi_to_called"),
+            ("to the one named", "nr_ipi_to_named"),
+            ("refused", "nr_ipi_refused"),
         ],
     ),
     (

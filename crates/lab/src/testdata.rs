@@ -189,7 +189,7 @@ fn snapshot(t_s: f64, within: f64, ops_per_cpu_s: f64, contender: usize) -> Snap
             "lost_events": 0, "vms": [{"pid": 100, "vcpus": [vcpu]}]})),
         scheduler: (contender > 0).then(|| {
             let decisions = json!({"nr_extended": 300.0 * within, "nr_released": 290.0 * within,
-                "grace_ns": 8e6 * within, "nr_yield_to_holder": 12.0 * within,
+                "grace_ns": 8e6 * within, "nr_pause_to_holder": 12.0 * within,
                 "nr_preempted_free": 400.0 * within});
             let line = json!({"errno": 0, "args": {"resp": {"nr_vms_readable": 1,
                 "nr_kept": 20.0 * within, "vms": {"100": decisions}}}});

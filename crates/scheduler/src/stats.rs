@@ -14,13 +14,21 @@ use scx_stats_derive::{Stats, stat_doc};
 use serde::{Deserialize, Serialize};
 
 use crate::bpf_intf::{
-    HF_NR_NEED_BUCKETS, hf_stat_HF_STAT_ASKED as ASKED, hf_stat_HF_STAT_GRACE_NS as GRACE_NS,
-    hf_stat_HF_STAT_KEPT as KEPT, hf_stat_HF_STAT_LOOKED as LOOKED,
-    hf_stat_HF_STAT_MISSED as MISSED, hf_stat_HF_STAT_NEED as NEED,
-    hf_stat_HF_STAT_RESUMED_FIRST as RESUMED_FIRST, hf_stat_HF_STAT_STOPPED as STOPPED,
-    hf_stat_HF_STAT_VERDICT as VERDICT, hf_stat_HF_STAT_WAITING_NS as WAITING_NS,
-    hf_stat_HF_STAT_WAKEUP_PREEMPT as WAKEUP_PREEMPT, hf_stat_HF_STAT_YIELD as YIELD,
+    HF_NR_NEED_BUCKETS, HF_NR_TARGETS, hf_reason_HF_FOR_IPI as FOR_IPI,
+    hf_reason_HF_FOR_KICK as FOR_KICK, hf_reason_HF_FOR_OTHER as FOR_OTHER,
+    hf_reason_HF_FOR_PAUSE as FOR_PAUSE, hf_stat_HF_STAT_ASKED as ASKED,
+    hf_stat_HF_STAT_GRACE_NS as GRACE_NS, hf_stat_HF_STAT_KEPT as KEPT,
+    hf_stat_HF_STAT_LOOKED as LOOKED, hf_stat_HF_STAT_MISSED as MISSED,
+    hf_stat_HF_STAT_NEED as NEED, hf_stat_HF_STAT_RESUMED_FIRST as RESUMED_FIRST,
+    hf_stat_HF_STAT_STOPPED as STOPPED, hf_stat_HF_STAT_VERDICT as VERDICT,
+    hf_stat_HF_STAT_WAITING_NS as WAITING_NS, hf_stat_HF_STAT_WAKEUP_PREEMPT as WAKEUP_PREEMPT,
+    hf_stat_HF_STAT_YIELD as YIELD,
 };
+
+/// Where directed yields are counted that were asked for a reason, and went to this target.
+fn asked(reason: u32, target: Target) -> u32 {
+    ASKED + reason * HF_NR_TARGETS + target as u32
+}
 
 /// The counters of a table, with what each is called, where BPF counts it, and what it means.
 macro_rules! counters {
@@ -88,14 +96,34 @@ counters! {
             "Time that preempted holders, heads and interrupts were without a CPU, in ns";
         nr_resumed_first = RESUMED_FIRST,
             "Preempted holders and woken lock owners queued ahead of their turn";
-        nr_yield_to_holder = ASKED + Target::ToHolder as u32,
-            "Directed yields granted, to a preempted holder of the VM";
-        nr_yield_to_called = ASKED + Target::ToCalled as u32,
-            "Directed yields granted, to a preempted sibling with calls pending";
-        nr_yield_to_named = ASKED + Target::ToNamed as u32,
-            "Directed yields granted, to the target KVM named";
-        nr_yield_refused = ASKED + Target::ToNobody as u32,
-            "Directed yields refused: nobody would use the CPU better";
+        nr_pause_to_holder = asked(FOR_PAUSE, Target::ToHolder),
+            "Yields at pause-loop exits: to a preempted holder of the VM";
+        nr_pause_to_called = asked(FOR_PAUSE, Target::ToCalled),
+            "Yields at pause-loop exits: to a preempted sibling with calls pending";
+        nr_pause_to_named = asked(FOR_PAUSE, Target::ToNamed),
+            "Yields at pause-loop exits: to the sibling KVM named";
+        nr_pause_refused = asked(FOR_PAUSE, Target::ToNobody),
+            "Yields at pause-loop exits that were refused: nobody would use the CPU better";
+        nr_kick_to_holder = asked(FOR_KICK, Target::ToHolder),
+            "Yields of who released a paravirtual lock (KVM_HC_KICK_CPU): to a preempted holder";
+        nr_kick_to_called = asked(FOR_KICK, Target::ToCalled),
+            "Yields of who released a paravirtual lock: to a preempted sibling with calls pending";
+        nr_kick_to_named = asked(FOR_KICK, Target::ToNamed),
+            "Yields of who released a paravirtual lock: to the lock's next owner";
+        nr_kick_refused = asked(FOR_KICK, Target::ToNobody),
+            "Yields of who released a paravirtual lock that were refused";
+        nr_ipi_to_holder = asked(FOR_IPI, Target::ToHolder),
+            "Yields of who sent an interrupt (KVM_HC_SCHED_YIELD): to a preempted holder";
+        nr_ipi_to_called = asked(FOR_IPI, Target::ToCalled),
+            "Yields of who sent an interrupt: to a preempted sibling with calls pending";
+        nr_ipi_to_named = asked(FOR_IPI, Target::ToNamed),
+            "Yields of who sent an interrupt: to whom it was sent";
+        nr_ipi_refused = asked(FOR_IPI, Target::ToNobody),
+            "Yields of who sent an interrupt that were refused";
+        nr_other_to_named = asked(FOR_OTHER, Target::ToNamed),
+            "Yields of vCPUs of which nothing is read: to the sibling KVM named";
+        nr_other_refused = asked(FOR_OTHER, Target::ToNobody),
+            "Yields of vCPUs of which nothing is read that were refused";
         nr_looked = LOOKED + Target::ToNobody as u32,
             "Looks at running vCPUs with preempted siblings that found them busy";
         nr_look_to_holder = LOOKED + Target::ToHolder as u32,
@@ -201,14 +229,35 @@ impl Decisions {
         )?;
         writeln!(
             w,
-            "  {:>8} resumed first {}, yields: holder {} called {} named {} refused {}, \
-             looks: holder {} called {} busy {}, missed {}",
+            "  {:>8} yields at pause exits: holder {} called {} named {} refused {}, \
+             after kicks: holder {} called {} named {} refused {}",
+            "",
+            self.nr_pause_to_holder,
+            self.nr_pause_to_called,
+            self.nr_pause_to_named,
+            self.nr_pause_refused,
+            self.nr_kick_to_holder,
+            self.nr_kick_to_called,
+            self.nr_kick_to_named,
+            self.nr_kick_refused,
+        )?;
+        writeln!(
+            w,
+            "  {:>8} yields after IPIs: holder {} called {} named {} refused {}, \
+             of unread vCPUs: named {} refused {}",
+            "",
+            self.nr_ipi_to_holder,
+            self.nr_ipi_to_called,
+            self.nr_ipi_to_named,
+            self.nr_ipi_refused,
+            self.nr_other_to_named,
+            self.nr_other_refused,
+        )?;
+        writeln!(
+            w,
+            "  {:>8} resumed first {}, looks: holder {} called {} busy {}, missed {}",
             "",
             self.nr_resumed_first,
-            self.nr_yield_to_holder,
-            self.nr_yield_to_called,
-            self.nr_yield_to_named,
-            self.nr_yield_refused,
             self.nr_look_to_holder,
             self.nr_look_to_called,
             self.nr_looked,

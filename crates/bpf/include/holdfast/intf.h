@@ -14,6 +14,7 @@
  */
 struct hf_vcpu {
 	u64 kvm;  /* address of struct kvm: the identity of a VM while it lives */
+	u64 vcpu; /* that of struct kvm_vcpu; it lives while the thread runs it */
 	u64 born; /* that VM's */
 	u32 vcpu_id;
 	u32 tid;

@@ -36,6 +36,7 @@ struct kvm_vcpu_arch___hf {
 		u64 msr_val;
 		struct gfn_to_hva_cache___hf cache;
 	} st;
+	unsigned long regs[1]; /* as many as there are */
 } HF_CORE;
 
 /* Slots by id; two sets of them share the slots, and node_idx says whose links are which. */
@@ -53,6 +54,9 @@ struct kvm_vcpu___hf {
 	struct kvm___hf *kvm;
 	int vcpu_id;
 	bool wants_to_run; /* since v6.11 */
+	struct {
+		bool in_spin_loop;
+	} spin_loop;
 	struct kvm_vcpu_arch___hf arch;
 } HF_CORE;
 

@@ -225,6 +225,7 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 		return 0;
 	}
 
+	v->vcpu = (u64)kv;
 	if (!read_record(kv, &rec))
 		rec.steal_gpa = rec.steal_hva = rec.slot_gpa = rec.slot_hva = rec.slot_len = 0;
 

@@ -129,7 +129,10 @@ fn both_reports_tell_what_the_scheduler_did() {
     let at = text.find("  holdfast, per VM-CPU-s: grace: ").unwrap_or_else(|| panic!("{text}"));
     let said: String = text[at..].lines().take(3).collect::<Vec<_>>().join(" ");
     // 300 a second while the VM had four thirds of a CPU.
-    assert!(said.contains("225 steps, 6.00 ms") && said.contains("9.00 to a holder"), "{said}");
+    assert!(
+        said.contains("225 steps, 6.00 ms") && said.contains("yields at pause exits: 9.00"),
+        "{said}"
+    );
     assert!(!text.contains("stock, per VM-CPU-s"), "{text}");
     let page = html::render(&result);
     assert!(page.contains("<td>grace: steps</td><td>225</td><td>225</td>"));

@@ -23,6 +23,15 @@ typedef _Bool bool;
 /* Buckets of the histogram of how long graces lasted: [2^i, 2^(i+1)) us, the last one open. */
 #define HF_NR_NEED_BUCKETS 16
 
+/* Why KVM asks for a directed yield. */
+enum hf_reason {
+	HF_FOR_PAUSE = 0, /* a pause-loop exit: the vCPU spins */
+	HF_FOR_KICK = 1,  /* KVM_HC_KICK_CPU: it has released a paravirtual lock to one that halted */
+	HF_FOR_IPI = 2,	  /* KVM_HC_SCHED_YIELD: it has sent an interrupt to one that was preempted */
+	HF_FOR_OTHER = 3, /* not known: nothing is read of this vCPU */
+};
+#define HF_NR_REASONS 4
+
 /* Indices of the counters, in the BPF map `stats` and per VM in `vm_ctxs`. */
 enum hf_stat {
 	HF_STAT_VERDICT = 0, /* + enum hf_verdict: what became of vCPUs whose turn ended */
@@ -30,9 +39,11 @@ enum hf_stat {
 		HF_STAT_VERDICT + HF_NR_VERDICTS, /* + enum hf_class, stopped while runnable */
 	HF_STAT_NEED =
 		HF_STAT_STOPPED + HF_NR_CLASSES, /* + bucket: grace until the vCPU was Free */
-	HF_STAT_ASKED = HF_STAT_NEED + HF_NR_NEED_BUCKETS, /* + enum hf_target: directed yields */
-	HF_STAT_LOOKED = HF_STAT_ASKED + HF_NR_TARGETS,	   /* + enum hf_target: running vCPUs
-							      looked at between turns */
+	HF_STAT_ASKED = HF_STAT_NEED + HF_NR_NEED_BUCKETS, /* + enum hf_target, and HF_NR_TARGETS
+							      for each reason: directed yields */
+	HF_STAT_LOOKED =
+		HF_STAT_ASKED + HF_NR_REASONS * HF_NR_TARGETS, /* + enum hf_target: running vCPUs
+								  looked at between turns */
 	HF_STAT_GRACE_NS = HF_STAT_LOOKED + HF_NR_TARGETS, /* grace granted */
 	HF_STAT_WAITING_NS,    /* preempted holders, heads and interrupts: time without a CPU */
 	HF_STAT_RESUMED_FIRST, /* queued ahead of their turn: preempted holders, woken owners */

@@ -23,6 +23,7 @@
  */
 #include <scx/common.bpf.h>
 #include "intf.h"
+#include <holdfast/kvm.bpf.h>
 #include <holdfast/vcpu.bpf.h>
 #include "ctx.bpf.h"
 #include "groups.bpf.h"
@@ -341,6 +342,31 @@ static bool spun_long(struct cpu_ctx *cctx, u64 now)
 	return now - cctx->spinning_since >= params.spin_ns;
 }
 
+/* include/uapi/linux/kvm_para.h, arch/x86/include/asm/kvm_host.h */
+#define KVM_HC_KICK_CPU	   5
+#define KVM_HC_SCHED_YIELD 11
+#define VCPU_REGS_RAX	   0
+
+/* Why KVM asks vCPU @v, whose thread is current, to yield: kvm_vcpu_on_spin(), or a hypercall. */
+static enum hf_reason reason_of(const struct hf_vcpu *v)
+{
+	struct kvm_vcpu___hf *kv;
+
+	if (!v || !v->vcpu)
+		return HF_FOR_OTHER;
+	kv = (struct kvm_vcpu___hf *)v->vcpu;
+	if (BPF_CORE_READ(kv, spin_loop.in_spin_loop))
+		return HF_FOR_PAUSE;
+	switch (BPF_CORE_READ(kv, arch.regs[VCPU_REGS_RAX])) {
+	case KVM_HC_KICK_CPU:
+		return HF_FOR_KICK;
+	case KVM_HC_SCHED_YIELD:
+		return HF_FOR_IPI;
+	default:
+		return HF_FOR_OTHER;
+	}
+}
+
 /*
  * Pause-loop exits, KVM_HC_SCHED_YIELD and KVM_HC_KICK_CPU come here through
  * yield_to(). True promises that @from stops running; its CPU then goes, in
@@ -390,7 +416,7 @@ bool BPF_STRUCT_OPS(holdfast_yield, struct task_struct *from, struct task_struct
 		vm_stat_add(vm, HF_STAT_MISSED, 1);
 		return false;
 	}
-	vm_stat_add(vm, HF_STAT_ASKED + target, 1);
+	vm_stat_add(vm, HF_STAT_ASKED + reason_of(vcpu_of(from)) * HF_NR_TARGETS + target, 1);
 	if (target == HF_TO_NOBODY)
 		return false;
 	cctx->yield_tid = tid;
