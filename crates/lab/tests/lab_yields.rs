@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Directed yields in the lab's host: the scheduler knows what KVM asks each of them for, and the observer, which
+//! sees the exits that ask and what `yield_to()` returns, counts the same.
+//! Needs what `make build` builds, and either the network or packages in the cache; no root.
+
+use std::time::Duration;
+
+use holdfast_agent::protocol::Request;
+use holdfast_lab::machine::{Clock, GuestSpec, Machine, MachineSpec};
+use holdfast_lab::progress::Progress;
+use serde_json::Value;
+
+mod emulated;
+
+use emulated::{
+    Lines, counted, eventually, of_vcpus, on_an_emulated_host, spec, start_scheduler, uptime,
+};
+
+const COUNTERS: &str = "/tmp/counters";
+const HOGS: [&str; 2] = ["hog0", "hog1"];
+/// Host time over which yields are counted.
+const WINDOW_S: f64 = 2.0;
+
+fn signal(machine: &Machine, name: &str, signal: i32) {
+    machine.request(Request::Kill { name: name.into(), signal }).unwrap();
+}
+
+/// Counters of all vCPUs of a VM in reports, each the sum of those since the one before.
+fn of_reports(reports: &[Value], pid: u64, counter: &str) -> u64 {
+    let vms = reports.iter().flat_map(|report| report["vms"].as_array().unwrap());
+    let vcpus = vms.filter(|vm| vm["pid"] == pid).flat_map(|vm| vm["vcpus"].as_array().unwrap());
+    vcpus.map(|vcpu| vcpu[counter].as_u64().unwrap()).sum()
+}
+
+/// The next report, in which the stopped VM no longer runs.
+fn at_rest(reports: &mut Lines<'_>, pid: u64) -> Vec<Value> {
+    let mut all = Vec::new();
+    loop {
+        let report: Value = serde_json::from_str(&reports.next().unwrap()).unwrap();
+        assert_eq!(report["lost_events"], 0, "{report}");
+        all.push(report);
+        if of_reports(&all[all.len() - 1..], pid, "run_ns") == 0 {
+            return all;
+        }
+    }
+}
+
+/// Yields by reason, each asked for and granted, and what the observer counted meanwhile.
+#[derive(Debug)]
+struct Yields {
+    pause: [u64; 2],
+    kick: [u64; 2],
+    ipi: [u64; 2],
+    unread: u64,
+    pause_exits: u64,
+    kicks: u64,
+    yield_hypercalls: u64,
+    done: u64,
+}
+
+/// Of a guest that contends for locks and sends interrupts to siblings that were preempted.
+fn count(machine: &Machine, reports: &mut Lines<'_>, pause_exits: bool) -> Yields {
+    let name = format!("pause-exits-{pause_exits}");
+    let mut guest = GuestSpec { pause_exits, ..GuestSpec::new(&name) };
+    // With it a shootdown leaves out who was preempted.
+    let feature = guest.features.iter_mut().find(|f| f.ends_with("kvm-pv-tlb-flush")).unwrap();
+    feature.replace_range(..1, "-");
+    machine.start_guest(&guest).unwrap();
+    // Pages enough that siblings are preempted where they compute, too.
+    let argv = ["/workloads/tlb", "--threads", "4", "--pages", "128", "--counters", COUNTERS];
+    machine.request_guest(&name, Request::spawn("work", argv)).unwrap();
+    let pid = eventually("a VM whose vCPUs are all read", || {
+        let report: Value = serde_json::from_str(&reports.next()?).unwrap();
+        let vm = report["vms"].as_array().unwrap().last()?;
+        let vcpus = vm["vcpus"].as_array().unwrap();
+        let is_read = vcpus.len() == 4 && vcpus.iter().all(|vcpu| vcpu["readable"] == true);
+        vm["pid"].as_u64().filter(|_| is_read)
+    });
+    // Nothing yields while one of them is asked and the other is not.
+    let child = guest.child();
+    signal(machine, &child, libc::SIGSTOP);
+    at_rest(reports, pid);
+    counted(machine);
+    signal(machine, &child, libc::SIGCONT);
+    let begin = uptime(machine);
+    while uptime(machine) - begin < WINDOW_S {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    signal(machine, &child, libc::SIGSTOP);
+    let seen = at_rest(reports, pid);
+    let scheduler = counted(machine);
+    machine.stop_guest(&name).unwrap();
+
+    let by = |reason: &str| {
+        let of = |outcome: &str| of_vcpus(&scheduler, &format!("nr_{reason}_{outcome}"));
+        let granted = of("to_holder") + of("to_called") + of("to_named");
+        [granted + of("refused"), granted]
+    };
+    Yields {
+        pause: by("pause"),
+        kick: by("kick"),
+        ipi: by("ipi"),
+        unread: of_vcpus(&scheduler, "nr_other_to_named")
+            + of_vcpus(&scheduler, "nr_other_refused"),
+        pause_exits: of_reports(&seen, pid, "pause_exits"),
+        kicks: of_reports(&seen, pid, "kicks"),
+        yield_hypercalls: of_reports(&seen, pid, "yield_hypercalls"),
+        done: of_reports(&seen, pid, "yields_done"),
+    }
+}
+
+fn yields() {
+    let machine =
+        Machine::boot(&MachineSpec { clock: Clock::Instructions, ..spec() }, &Progress::stderr())
+            .unwrap();
+    for hog in HOGS {
+        machine.request(Request::spawn(hog, [machine.workload_path("hog")])).unwrap();
+        signal(&machine, hog, libc::SIGSTOP);
+    }
+    emulated::load_kvm(&machine);
+    let program = machine.dist_path("holdfast");
+    let mut reports = Lines::of(&machine, "reports", &[&program, "report", "1", "--json"]);
+    reports.next().unwrap();
+    // What keeps siblings from waiting would leave little to yield for.
+    start_scheduler(&machine, &["--no-grace", "--no-waiters", "--no-resume-first"]);
+    for hog in HOGS {
+        signal(&machine, hog, libc::SIGCONT);
+    }
+    let [without, with] = [false, true].map(|pause_exits| {
+        let counted = count(&machine, &mut reports, pause_exits);
+        println!("pause exits {pause_exits}: {counted:?}");
+        counted
+    });
+    for yields in [&without, &with] {
+        let granted = yields.pause[1] + yields.kick[1] + yields.ipi[1];
+        let ratio = granted as f64 / yields.done as f64;
+        assert!((ratio - 1.0).abs() < 0.1, "{granted} granted: {yields:?}");
+        // KVM asks for none of these if the target has a CPU.
+        assert!(yields.kick[0] <= yields.kicks, "{yields:?}");
+        assert!(yields.ipi[0] <= yields.yield_hypercalls, "{yields:?}");
+        assert_eq!(yields.unread, 0, "{yields:?}");
+    }
+    assert_eq!((without.pause[0], without.pause_exits), (0, 0), "{without:?}");
+    assert!(without.kick[0] > 0 && without.ipi[0] > 0, "{without:?}");
+    assert!(with.pause[1] > 0 && with.pause_exits > 0, "{with:?}");
+    machine.shut_down().unwrap();
+}
+
+#[test]
+fn each_yield_is_counted_for_what_kvm_asks_it() {
+    on_an_emulated_host(yields);
+}
