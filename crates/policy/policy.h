@@ -384,13 +384,18 @@ HF_FN u64 hf_credit(u32 weight, bool slept, const struct hf_params *prm)
 }
 
 /*
- * Virtual time of a task that becomes runnable: not too far behind, and not so far ahead that
- * the kernel's watchdog ends the scheduler before its turn comes, whatever it weighs.
+ * How many turns of the lightest there can be a task may be ahead: what one is charged for a turn
+ * that ends at a tick and has grace, and as much again as going first is worth. With less a light
+ * vCPU that claims to hold a lock would always be first.
  */
+#define HF_AHEAD_MAX_SLICES 8
+
+/* Virtual time of a task that becomes runnable: neither too far behind nor, whatever became of its weight, ahead. */
 HF_FN u64 hf_place(u64 vtime, u64 vtime_now, u32 weight, bool slept, const struct hf_params *prm)
 {
 	u64 floor = vtime_now - hf_credit(weight, slept, prm);
-	u64 ceiling = vtime_now + hf_scale_by_weight(prm->slice_ns, HF_WEIGHT_MIN);
+	u64 ceiling =
+		vtime_now + hf_scale_by_weight(prm->slice_ns * HF_AHEAD_MAX_SLICES, HF_WEIGHT_MIN);
 
 	return hf_vtime_within(vtime, floor, ceiling);
 }
@@ -425,6 +430,18 @@ HF_FN u64 hf_place_in_group(u64 vtime, u64 served, u32 weight, bool slept,
 	u64 floor = served - hf_scale_by_weight(prm->slice_ns * slices, weight);
 
 	return hf_vtime_before(vtime, floor) ? floor : vtime;
+}
+
+/*
+ * Weights may be so far apart that the next turn of the light one comes only after the kernel's
+ * watchdog has ended the scheduler, which it does after 30 s. Who has waited for so long has a
+ * turn, whatever it weighs.
+ */
+#define HF_LATE_NS (20ULL * 1000 * 1000 * 1000)
+
+HF_FN bool hf_is_late(u64 waited_ns)
+{
+	return waited_ns >= HF_LATE_NS;
 }
 
 /*

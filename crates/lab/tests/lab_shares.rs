@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Who gets how much of the host's CPUs under `scx_holdfast`, and how soon: weights of cgroups, tasks that
-//! move between them, tasks that may run on one CPU only, those whose CPU a real-time task takes, and who wakes
-//! beside tasks of little weight.
+//! move between them, tasks that may run on one CPU only, those whose CPU a real-time task takes, who wakes
+//! beside tasks of little weight, and these beside tasks of great weight.
 //! Needs what `make build` builds, and either the network or packages in the cache; no root.
 
 use std::time::Duration;
 
-use holdfast_agent::protocol::{Counters, Reply, Request};
+use holdfast_agent::protocol::{Counters, Reply, Request, Spawn};
 use holdfast_lab::machine::{Clock, Machine, MachineSpec};
 use holdfast_lab::progress::Progress;
 
 mod emulated;
 
 use emulated::{
-    end, end_scheduler, eventually_within, hog, on_an_emulated_host, shell, spec, start_in_group,
-    start_scheduler,
+    counted, end, end_scheduler, eventually_within, hog, is_in_state, on_an_emulated_host, shell,
+    spec, start_in_group, start_scheduler, uptime,
 };
 
 /// How long shares are measured for: hundreds of turns.
@@ -143,6 +143,49 @@ fn weights_of_groups_are_honoured() {
     on_an_emulated_host(shares_follow_groups);
 }
 
+/// An endless loop of this nice value, on these CPUs or all.
+fn nice_hog(machine: &Machine, name: &str, nice: i32, cpus: Option<Vec<u32>>) {
+    let command = format!("renice -n {nice} -p $$; exec {}", machine.workload_path("hog"));
+    let argv = ["/bin/sh", "-ec", &command].map(str::to_owned).to_vec();
+    let spawn = Spawn { name: name.to_owned(), argv, cpus, ..Spawn::default() };
+    machine.request(Request::Spawn(spawn)).unwrap();
+}
+
+/// After a turn a task of nice 19 would have the next one when one of nice -20 has run for 35 s. The kernel ends a
+/// scheduler after 30.
+fn light_tasks_live_beside_heavy_ones() {
+    let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
+    start_scheduler(&machine, &["--no-guest-knowledge"]);
+    let (light, heavy) = (["anywhere", "pinned"], ["a", "b"]);
+    for name in heavy {
+        nice_hog(&machine, name, -20, None);
+    }
+    nice_hog(&machine, light[0], 19, None);
+    nice_hog(&machine, light[1], 19, Some(vec![0]));
+    // A first turn, which comes when a new task has waited for half as long, and a late one.
+    let begun_s = uptime(&machine);
+    counted(&machine);
+    eventually_within(Duration::from_secs(240), "a minute", || {
+        assert!(is_in_state(&machine, "enabled"), "ended after {} s", uptime(&machine) - begun_s);
+        (uptime(&machine) - begun_s > 60.0).then_some(())
+    });
+    let late = counted(&machine).counters["nr_late"].as_u64().unwrap();
+    let shares = (used(&machine, &light), used(&machine, &heavy));
+    println!(
+        "{late} late turns; light tasks used {:.2?} % of a CPU, heavy ones {:.0?}",
+        shares.0, shares.1
+    );
+    assert!((2..20).contains(&late), "{late} late turns in a minute");
+    assert!(shares.1.iter().sum::<f64>() > 0.97 * HOST_PERCENT, "{shares:?}");
+    end_scheduler(&machine);
+    machine.shut_down().unwrap();
+}
+
+#[test]
+fn light_tasks_beside_heavy_ones_do_not_end_the_scheduler() {
+    on_an_emulated_host(light_tasks_live_beside_heavy_ones);
+}
+
 /// Longest somebody may wait who wakes every few ms: some turns, each until the tick after its end.
 const LATE: Duration = Duration::from_millis(32);
 
@@ -167,10 +210,9 @@ fn light_tasks_delay_nobody() {
     for name in ["a", "b", "c", "d"] {
         hog(&machine, name, "", None);
     }
-    let light = format!("renice -n 19 -p $$; exec {}", machine.workload_path("hog"));
     let names: Vec<String> = (0..8).map(|i| format!("light{i}")).collect();
     for name in &names {
-        machine.request(Request::spawn(name, ["/bin/sh", "-ec", &light])).unwrap();
+        nice_hog(&machine, name, 19, None);
     }
     let wakeup = machine.workload_path("wakeup");
     let argv = [&wakeup, "--threads", "1", "--counters", COUNTERS].map(str::to_owned);

@@ -161,6 +161,12 @@ pub fn look_target(class: VcpuClass, siblings: &Siblings, told: bool, spun_long:
     unsafe { raw::hf_look_target(class, siblings, told, spun_long) }
 }
 
+/// Has a task waited for so long that it has a turn, whatever it weighs?
+pub fn is_late(waited_ns: u64) -> bool {
+    // SAFETY: a pure function of its argument.
+    unsafe { raw::hf_is_late(waited_ns) }
+}
+
 /// The host's virtual time, when `least` is that of whoever is furthest behind.
 pub fn advance(vtime_now: u64, least: u64) -> u64 {
     // SAFETY: a pure function of its arguments.

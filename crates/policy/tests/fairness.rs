@@ -3,8 +3,8 @@
 //! with the smallest key, and tasks that may claim what they like.
 
 use holdfast_policy::{
-    Grace, Params, Siblings, VcpuClass, Verdict, WEIGHT_NICE0, advance, charge, swap_places,
-    vtime_before, weight_in_group,
+    Grace, Params, Siblings, VcpuClass, Verdict, WEIGHT_NICE0, advance, charge, is_late,
+    swap_places, vtime_before, weight_in_group,
 };
 use proptest::prelude::*;
 
@@ -125,7 +125,9 @@ fn simulate(tasks: &mut [Task], nr_cpus: usize, turns: usize, start_vtime: u64) 
             continue;
         };
         vtime_now = advance(vtime_now, keys[first]);
-        let next = given.unwrap_or(first);
+        let late =
+            (0..tasks.len()).find(|i| waits(tasks, *i) && is_late(now - tasks[*i].runnable_since));
+        let next = late.or(given).unwrap_or(first);
         let task = &mut tasks[next];
         task.longest_wait_ns = task.longest_wait_ns.max(now - task.runnable_since);
         let behind = task.vtime.wrapping_sub(PARAMS.credit(task.weight, false));
@@ -234,6 +236,28 @@ proptest! {
     }
 
     #[test]
+    fn no_weight_makes_the_watchdog_bite(
+        heavy in prop::collection::vec(WEIGHT_NICE0..100 * WEIGHT_NICE0, 1..4),
+        light in prop::collection::vec((class(), WEIGHT_NICE0 / 800..WEIGHT_NICE0 / 5), 1..40),
+        nr_cpus in 1usize..4,
+    ) {
+        let heavy = heavy.into_iter().map(|weight| Task::new(weight, VcpuClass::Unknown));
+        let light = light.into_iter().map(|(class, weight)| Task::new(weight, class));
+        let mut tasks: Vec<Task> = heavy.chain(light).collect();
+        tasks.iter_mut().for_each(|task| task.overrun_ns = PARAMS.slice_ns);
+        let total = simulate(&mut tasks, nr_cpus, 20_000 * nr_cpus, 0) as f64;
+        let longest_ns = tasks.iter().map(|task| task.longest_wait_ns).max().unwrap();
+        prop_assert!(longest_ns < 30_000_000_000, "{longest_ns} ns");
+        // What each has for having waited is a turn now and then, with what is granted beyond it.
+        let turn_ns = (2 * PARAMS.slice_ns + PARAMS.grace_max_ns) as f64;
+        let turns_ns = turn_ns * tasks.len() as f64 / 20e9;
+        for (task, fair) in tasks.iter().zip(fair_shares(&tasks, nr_cpus)) {
+            let share = task.ran_ns as f64 / total;
+            prop_assert!((share - fair).abs() < 0.01 + turns_ns, "{share}, not {fair}: {task:?}");
+        }
+    }
+
+    #[test]
     fn a_task_that_comes_back_takes_no_more_than_its_credit(sleep_ms in 1u64..10_000) {
         let mut tasks = vec![Task::new(WEIGHT_NICE0, VcpuClass::Free), Task::new(WEIGHT_NICE0, VcpuClass::Free)];
         tasks[1].sleeps_ns = sleep_ms * 1_000_000;
@@ -287,14 +311,14 @@ proptest! {
     }
 
     #[test]
-    fn nobody_is_placed_further_ahead_than_a_turn_of_the_lightest(
+    fn nobody_is_placed_further_ahead_than_some_turns_of_the_lightest(
         vtime: u64,
         vtime_now: u64,
         weight in WEIGHT_NICE0 / 800..100 * WEIGHT_NICE0,
         slept: bool,
     ) {
         let place = PARAMS.place(vtime, vtime_now, weight, slept);
-        let lightest = charge(vtime_now, PARAMS.slice_ns, WEIGHT_NICE0 / 800);
+        let lightest = charge(vtime_now, 8 * PARAMS.slice_ns, WEIGHT_NICE0 / 800);
         prop_assert!(!vtime_before(lightest, place));
         let credit = PARAMS.credit(weight, slept);
         prop_assert!(!vtime_before(place, vtime_now.wrapping_sub(credit)));

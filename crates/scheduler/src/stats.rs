@@ -18,11 +18,11 @@ use crate::bpf_intf::{
     hf_reason_HF_FOR_KICK as FOR_KICK, hf_reason_HF_FOR_OTHER as FOR_OTHER,
     hf_reason_HF_FOR_PAUSE as FOR_PAUSE, hf_stat_HF_STAT_ASKED as ASKED,
     hf_stat_HF_STAT_GRACE_NS as GRACE_NS, hf_stat_HF_STAT_KEPT as KEPT,
-    hf_stat_HF_STAT_LOOKED as LOOKED, hf_stat_HF_STAT_MISSED as MISSED,
-    hf_stat_HF_STAT_NEED as NEED, hf_stat_HF_STAT_RESUMED_FIRST as RESUMED_FIRST,
-    hf_stat_HF_STAT_STOPPED as STOPPED, hf_stat_HF_STAT_VERDICT as VERDICT,
-    hf_stat_HF_STAT_WAITING_NS as WAITING_NS, hf_stat_HF_STAT_WAKEUP_PREEMPT as WAKEUP_PREEMPT,
-    hf_stat_HF_STAT_YIELD as YIELD,
+    hf_stat_HF_STAT_LATE as LATE, hf_stat_HF_STAT_LOOKED as LOOKED,
+    hf_stat_HF_STAT_MISSED as MISSED, hf_stat_HF_STAT_NEED as NEED,
+    hf_stat_HF_STAT_RESUMED_FIRST as RESUMED_FIRST, hf_stat_HF_STAT_STOPPED as STOPPED,
+    hf_stat_HF_STAT_VERDICT as VERDICT, hf_stat_HF_STAT_WAITING_NS as WAITING_NS,
+    hf_stat_HF_STAT_WAKEUP_PREEMPT as WAKEUP_PREEMPT, hf_stat_HF_STAT_YIELD as YIELD,
 };
 
 /// Where directed yields are counted that were asked for a reason, and went to this target.
@@ -149,6 +149,10 @@ pub(crate) struct Metrics {
     pub nr_kept: u64,
     #[stat(desc = "Yields without a target")]
     pub nr_yield: u64,
+    #[stat(
+        desc = "Turns of tasks that weigh so little beside others that they had waited for 20 s"
+    )]
+    pub nr_late: u64,
     #[stat(desc = "Decisions about all vCPUs")]
     pub vcpus: Decisions,
     #[stat(
@@ -164,6 +168,7 @@ impl Metrics {
             nr_wakeup_preempt: count(WAKEUP_PREEMPT),
             nr_kept: count(KEPT),
             nr_yield: count(YIELD),
+            nr_late: count(LATE),
             vcpus: Decisions::read(count),
             ..Self::default()
         }
@@ -172,10 +177,11 @@ impl Metrics {
     pub(crate) fn format<W: Write>(&self, w: &mut W) -> Result<()> {
         writeln!(
             w,
-            "[holdfast] {} of {} VMs readable, {} wakeup preemptions",
+            "[holdfast] {} of {} VMs readable, {} wakeup preemptions, {} late turns",
             self.nr_vms_readable,
             self.nr_vms_readable + self.nr_vms_unreadable,
             self.nr_wakeup_preempt,
+            self.nr_late,
         )?;
         self.vcpus.format(w, "all")?;
         for (vm, decisions) in &self.vms {
@@ -195,6 +201,7 @@ impl Metrics {
             nr_wakeup_preempt: self.nr_wakeup_preempt.saturating_sub(before.nr_wakeup_preempt),
             nr_kept: self.nr_kept.saturating_sub(before.nr_kept),
             nr_yield: self.nr_yield.saturating_sub(before.nr_yield),
+            nr_late: self.nr_late.saturating_sub(before.nr_late),
             vcpus: self.vcpus.delta(&before.vcpus),
             vms: vms.collect(),
         }

@@ -48,6 +48,7 @@ struct task_ctx {
 	u64 unearned_ns;     /* ran since its VM was last credited for it */
 	u64 ungrouped_ns;    /* ran since its groups were last charged for it */
 	u64 stopped_at;	     /* when it was preempted, if it is in its VM's list */
+	u64 queued_at;	     /* when it came into the queue that it is in, if @queued */
 	u64 queue;	     /* the queue it is in, if @queued */
 	u64 group;	     /* cgroup that it counts in while runnable; 0: none */
 	u32 weight;	     /* among all tasks of the host, in 1/HF_WEIGHT_SCALE */
@@ -80,6 +81,7 @@ struct cpu_ctx {
 	u64 spinning_at; /* the last pause-loop exit */
 	u64 spinning_since; /* the first of those that follow one another */
 	u64 spin_gap_ns;    /* between the last two */
+	u64 late_check_at;  /* when it next looks for those who wait for ever */
 	u32 curr_weight;
 	u32 curr_tid;	 /* 0: not one of ours */
 	u32 grace_tid;	 /* whom the timer keeps running; 0: nobody */

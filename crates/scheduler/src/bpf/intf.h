@@ -26,8 +26,9 @@ typedef _Bool bool;
 /* Why KVM asks for a directed yield. */
 enum hf_reason {
 	HF_FOR_PAUSE = 0, /* a pause-loop exit: the vCPU spins */
-	HF_FOR_KICK = 1,  /* KVM_HC_KICK_CPU: it has released a paravirtual lock to one that halted */
-	HF_FOR_IPI = 2,	  /* KVM_HC_SCHED_YIELD: it has sent an interrupt to one that was preempted */
+	HF_FOR_KICK =
+		1,	/* KVM_HC_KICK_CPU: it has released a paravirtual lock to one that halted */
+	HF_FOR_IPI = 2, /* KVM_HC_SCHED_YIELD: it has sent an interrupt to one that was preempted */
 	HF_FOR_OTHER = 3, /* not known: nothing is read of this vCPU */
 };
 #define HF_NR_REASONS 4
@@ -44,7 +45,7 @@ enum hf_stat {
 	HF_STAT_LOOKED =
 		HF_STAT_ASKED + HF_NR_REASONS * HF_NR_TARGETS, /* + enum hf_target: running vCPUs
 								  looked at between turns */
-	HF_STAT_GRACE_NS = HF_STAT_LOOKED + HF_NR_TARGETS, /* grace granted */
+	HF_STAT_GRACE_NS = HF_STAT_LOOKED + HF_NR_TARGETS,     /* grace granted */
 	HF_STAT_WAITING_NS,    /* preempted holders, heads and interrupts: time without a CPU */
 	HF_STAT_RESUMED_FIRST, /* queued ahead of their turn: preempted holders, woken owners */
 	HF_STAT_MISSED,	       /* CPUs given to somebody whom another CPU took first */
@@ -52,6 +53,7 @@ enum hf_stat {
 	HF_STAT_WAKEUP_PREEMPT = HF_NR_VM_STATS, /* running tasks preempted by a waking one */
 	HF_STAT_KEPT,				 /* turns that ended with nobody further behind */
 	HF_STAT_YIELD,				 /* yields without a target */
+	HF_STAT_LATE, /* turns of those whom their weight kept waiting for too long */
 	HF_NR_STATS,
 };
 

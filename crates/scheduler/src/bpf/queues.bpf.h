@@ -142,6 +142,45 @@ static bool next_queue(s32 cpu, struct cpu_ctx *cctx, u32 llc, const struct task
 	       found;
 }
 
+/* How often a CPU looks for those who wait for ever, and at how many in each queue. */
+#define LATE_CHECK_NS	(1000ULL * 1000 * 1000)
+#define LATE_SCAN_TASKS 1024
+
+/* Runs somebody in @queue who has waited for too long and may run on @cpu. */
+__noinline bool serve_late(u64 queue, s32 cpu, u64 now)
+{
+	struct task_struct *q;
+	bool done = false;
+	u32 nr = 0;
+
+	bpf_rcu_read_lock();
+	bpf_for_each (scx_dsq, q, queue, 0) {
+		struct task_ctx *tctx = task_ctx_of(q);
+
+		if (tctx && hf_is_late(time_delta(now, tctx->queued_at)) && may_run_on(q, cpu))
+			done = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, q, SCX_DSQ_LOCAL, 0);
+		if (done || ++nr >= LATE_SCAN_TASKS)
+			break;
+	}
+	bpf_rcu_read_unlock();
+	return done;
+}
+
+/* Now and then: does the next turn belong to somebody who has waited for too long? */
+static bool next_is_late(s32 cpu, struct cpu_ctx *cctx, u32 llc, u64 now)
+{
+	if (time_before(now, cctx->late_check_at))
+		return false;
+	cctx->late_check_at = now + LATE_CHECK_NS;
+	if (!serve_late(llc, cpu, now) &&
+	    !(cctx->has_pinned && serve_late(HF_CPU_QUEUE + cpu, cpu, now)))
+		return false;
+	/* Where there is one there may be many. */
+	cctx->late_check_at = now + params.slice_ns;
+	stat_add(HF_STAT_LATE, 1);
+	return true;
+}
+
 /* Nothing near: help another LLC rather than idle, one of the same NUMA node first. */
 __noinline bool help_others(u32 llc)
 {
