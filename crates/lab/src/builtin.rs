@@ -20,7 +20,7 @@ const CAMPAIGN: [(&str, &str); 6] = [
 ];
 
 /// The others.
-const SINGLE: [(&str, &str); 14] = [
+const SINGLE: [(&str, &str); 15] = [
     ("demo", include_str!("../../../experiments/demo.toml")),
     ("contention", include_str!("../../../experiments/contention.toml")),
     ("bound", include_str!("../../../experiments/bound.toml")),
@@ -31,6 +31,7 @@ const SINGLE: [(&str, &str); 14] = [
     ("price", include_str!("../../../experiments/price.toml")),
     ("sharing", include_str!("../../../experiments/sharing.toml")),
     ("waits", include_str!("../../../experiments/waits.toml")),
+    ("reasons", include_str!("../../../experiments/reasons.toml")),
     ("overhead", include_str!("../../../experiments/overhead.toml")),
     ("workloads", include_str!("../../../experiments/workloads.toml")),
     ("aa", include_str!("../../../experiments/aa.toml")),
