@@ -60,6 +60,10 @@ struct kvm_vcpu___hf {
 	struct kvm_vcpu_arch___hf arch;
 } HF_CORE;
 
+/* include/uapi/linux/kvm_para.h */
+#define KVM_HC_KICK_CPU	   5
+#define KVM_HC_SCHED_YIELD 11
+
 /* arch/x86/include/uapi/asm/kvm_para.h */
 #define KVM_MSR_ENABLED	     1
 #define KVM_STEAL_VALID_BITS ((~0ULL) << 6)

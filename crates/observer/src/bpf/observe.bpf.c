@@ -12,6 +12,7 @@
 #include <bpf/bpf_tracing.h>
 #include <bpf/bpf_core_read.h>
 #include <holdfast/policy.h>
+#include <holdfast/kvm.bpf.h>
 #include <holdfast/vcpu.bpf.h>
 #include "observe.h"
 
@@ -396,10 +397,6 @@ int BPF_PROG(on_spin)
 		c->nr_pause_exits++;
 	return 0;
 }
-
-/* include/uapi/linux/kvm_para.h */
-#define KVM_HC_KICK_CPU	   5
-#define KVM_HC_SCHED_YIELD 11
 
 SEC("tp_btf/kvm_hypercall")
 int BPF_PROG(hypercall, unsigned long nr)

@@ -21,10 +21,8 @@ static bool spun_long(struct cpu_ctx *cctx, u64 now)
 	return now - cctx->spinning_since >= params.spin_ns;
 }
 
-/* include/uapi/linux/kvm_para.h, arch/x86/include/asm/kvm_host.h */
-#define KVM_HC_KICK_CPU	   5
-#define KVM_HC_SCHED_YIELD 11
-#define VCPU_REGS_RAX	   0
+/* arch/x86/include/asm/kvm_host.h */
+#define VCPU_REGS_RAX 0
 
 /* Why KVM asks vCPU @v, whose thread is current, to yield: kvm_vcpu_on_spin(), or a hypercall. */
 static enum hf_reason reason_of(const struct hf_vcpu *v)
