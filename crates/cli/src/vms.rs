@@ -17,6 +17,10 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
+    /// Print a line for each vCPU, too.
+    #[arg(long, short = 'v', conflicts_with = "json")]
+    vcpus: bool,
+
     /// Longest time to wait for vCPUs to run, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0, value_parser = wait)]
     wait: f64,
@@ -29,6 +33,8 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     };
     if args.json {
         print(&format!("{}\n", serde_json::to_string(&vms)?))?;
+    } else if args.vcpus {
+        print(&format!("{vms:#}"))?;
     } else {
         print(&vms.to_string())?;
     }

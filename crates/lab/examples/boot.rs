@@ -71,6 +71,9 @@ struct Args {
     /// Shell command in the host.
     #[arg(long)]
     exec: Vec<String>,
+    /// Files of the host to keep at the end, of 64 MiB at most, as THERE:HERE.
+    #[arg(long)]
+    fetch: Vec<String>,
     /// Longest each command runs.
     #[arg(long, default_value_t = 30)]
     seconds: u64,
@@ -148,7 +151,19 @@ fn run(args: &Args) -> Result<()> {
             println!("workload: {rate:.0} operations a second over {:?}", start.elapsed());
         }
     }
+    for (there, here) in args.fetch.iter().filter_map(|f| f.split_once(':')) {
+        fetch(&machine, there, here)?;
+    }
     machine.shut_down()
+}
+
+fn fetch(machine: &Machine, there: &str, here: &str) -> Result<()> {
+    let request = Request::ReadFile { path: there.into(), max_bytes: 64 << 20 };
+    let Reply::ReadFile { data, truncated } = machine.request(request)? else { return Ok(()) };
+    let failed = |why| Error::Io { what: "writing to", path: here.into(), why };
+    std::fs::write(here, data).map_err(failed)?;
+    println!("{there} is {here}{}", if truncated { ", its first 64 MiB" } else { "" });
+    Ok(())
 }
 
 fn counters() -> Request {

@@ -242,7 +242,7 @@ impl<'obj> Observer<'obj> {
                 continue;
             }
             let name = process.and_then(|process| process.name);
-            let ended = VmSample { pid: vm.pid, name, kernel, unreadable, vcpus };
+            let ended = VmSample { pid: vm.pid, name, kernel, unreadable, ended: true, vcpus };
             if self.ended.len() < MAX_ENDED {
                 self.ended.push(ended);
             } else {
@@ -338,7 +338,7 @@ impl<'obj> Observer<'obj> {
             let (kernel, unreadable) = describe(vm);
             let process = self.processes.entry((vm.pid, *kvm));
             let name = process.or_insert_with(|| Process::of(vm.pid)).name.clone();
-            vms.push(VmSample { pid: vm.pid, name, kernel, unreadable, vcpus });
+            vms.push(VmSample { pid: vm.pid, name, kernel, unreadable, ended: false, vcpus });
         }
         vms.append(&mut self.ended);
         vms.sort_by_key(|vm| vm.pid);
@@ -350,6 +350,7 @@ impl<'obj> Observer<'obj> {
                 vm.kernel = vm.kernel.take().or(next.kernel.take());
                 let why = vm.unreadable.take().or(next.unreadable.take());
                 vm.unreadable = why.filter(|_| vm.kernel.is_none());
+                vm.ended &= next.ended;
             }
             is_same
         });

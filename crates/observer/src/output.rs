@@ -20,6 +20,11 @@ pub(crate) fn count(n: u64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
+/// Says that so many of something are missing.
+pub(crate) fn missing(n: u64, what: &str) -> String {
+    format!("LOST: {} {} missing above.\n", count(n, what), if n == 1 { "is" } else { "are" })
+}
+
 /// A sentence on as many lines of a terminal as it takes, all but the first indented.
 pub(crate) fn fill(text: &str) -> String {
     let options = textwrap::Options::new(79).subsequent_indent("    ");
@@ -31,6 +36,12 @@ mod tests {
     use std::fs::OpenOptions;
 
     use super::*;
+
+    #[test]
+    fn one_is_missing_and_several_are() {
+        assert_eq!(missing(1, "wait"), "LOST: 1 wait is missing above.\n");
+        assert_eq!(missing(3, "event"), "LOST: 3 events are missing above.\n");
+    }
 
     #[test]
     fn a_reader_that_left_is_no_failure_and_a_full_disk_is() {

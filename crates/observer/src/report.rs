@@ -10,7 +10,7 @@ use holdfast_policy::VcpuClass;
 use crate::error::ObserverError;
 use crate::histogram::{Histogram, time};
 use crate::observer::{Observer, Options, Storage};
-use crate::output::{fill, show};
+use crate::output::{fill, missing, show};
 use crate::sample::{Counters, Sample, VmSample};
 use crate::serve::Tagged;
 use crate::stop;
@@ -118,13 +118,16 @@ impl Report {
             if let (false, Some(why)) = (vm.is_readable(), &vm.unreadable) {
                 text.push_str(&fill(&format!("  not readable: {why}")));
             }
+            if vm.ended {
+                text.push_str("  It ended meanwhile: its rates are over all of the time.\n");
+            }
             text.push_str(&rest(&vm.total(), vm.is_readable(), sample.seconds()));
         }
         if self.histogram {
             text.push_str(&histograms(&sample.vms));
         }
         if sample.lost_events > 0 {
-            writeln!(text, "LOST: {} events are missing above.", sample.lost_events).expect(say);
+            text.push_str(&missing(sample.lost_events, "event"));
         }
         text
     }
@@ -168,7 +171,7 @@ fn rest(c: &Counters, readable: bool, seconds: f64) -> String {
 fn row(label: &str, c: &Counters, readable: bool, seconds: f64) -> String {
     let rate = |count| per_second(count, seconds);
     // What cannot be known is not zero.
-    let known = |text: String| if readable { text } else { "-".into() };
+    let known = |text: String| if readable && c.tells_classes() { text } else { "-".into() };
     let percent = |ns: u64| format!("{:.0}", ns as f64 / seconds / 1e7);
     let timed =
         |of: fn((u64, u64)) -> u64| c.times().map_or("-".into(), |times| percent(of(times)));
@@ -194,11 +197,11 @@ pub(crate) fn when(t_ns: u64) -> String {
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_nanos(t_ns)).to_string()
 }
 
-/// A name in at most 15 characters.
-fn shorten(name: &str) -> String {
+/// A name in at most 15 characters: its beginning and its end, by which names of a fleet differ.
+pub(crate) fn shorten(name: &str) -> String {
     match name.chars().count() {
         0..=15 => name.to_owned(),
-        _ => name.chars().take(14).chain(['+']).collect(),
+        n => name.chars().take(6).chain(['+']).chain(name.chars().skip(n - 8)).collect(),
     }
 }
 
@@ -249,9 +252,18 @@ mod tests {
         let text = REPORT.table(&sample);
         assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
         assert_eq!(text.matches("word").count(), 20, "{text}");
-        assert!(text.contains("a-name-that-is+") && text.contains("vCPU 0"), "{text}");
+        assert!(text.contains("a-name+s-column") && text.contains("vCPU 0"), "{text}");
         assert!(text.contains("50000") && text.contains("25.0") && text.contains("12.5"), "{text}");
         assert!(text.contains("LOST: 3 events"), "{text}");
+    }
+
+    #[test]
+    fn a_vm_that_has_ended_is_marked() {
+        let mut sample = sample(2_000_000_000, 7, 10);
+        assert!(!REPORT.table(&sample).contains("ended"));
+        sample.vms[0].ended = true;
+        assert!(REPORT.table(&sample).contains("It ended meanwhile"));
+        assert_eq!(serde_json::to_value(&sample).unwrap()["vms"][0]["ended"], true);
     }
 
     #[test]
@@ -292,6 +304,14 @@ mod tests {
         let row = text.lines().find(|line| line.starts_with("web")).unwrap();
         assert!(row.matches(" - ").count() >= 5, "{row}");
         assert!(text.contains("not readable: its memory is encrypted"), "{text}");
+        // Readable by now, but nothing is known of the time before.
+        let mut booting = sample.clone();
+        booting.vms[0].vcpus[0].readable = true;
+        booting.vms[0].vcpus[0].counters = Counters::default();
+        booting.vms[0].vcpus[0].counters.preemptions.0[VcpuClass::Unknown as usize] = 842;
+        let text = REPORT.table(&booting);
+        let row = text.lines().find(|line| line.starts_with("web")).unwrap();
+        assert!(row.contains(" 421      -     -      - |     -     - |"), "{row}");
         sample.vms.clear();
         assert!(REPORT.table(&sample).contains("No vCPU ran"));
     }

@@ -35,6 +35,9 @@ pub struct VmSample {
     /// Why it cannot be read, where it cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
+    /// It ended within the time that the sample covers.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub ended: bool,
     /// Its vCPUs.
     pub vcpus: Vec<VcpuSample>,
 }
@@ -171,6 +174,13 @@ impl Counters {
     /// What came since `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         Self { untimed: self.untimed, ..self.zip(earlier, u64::saturating_sub) }
+    }
+
+    /// Is anything known of what it did? Not if it could not be read whenever it was looked at.
+    pub fn tells_classes(&self) -> bool {
+        let [looked, unknown] = [ByClass::total, |of: &ByClass| of[VcpuClass::Unknown]]
+            .map(|count| count(&self.preemptions).saturating_add(count(&self.samples)));
+        looked == 0 || looked > unknown
     }
 
     /// CPU time and time without a CPU, ns; none where they were not measured.
@@ -339,6 +349,7 @@ pub(crate) mod tests {
             name: Some("web".into()),
             kernel: Some("6.1.0".into()),
             unreadable: None,
+            ended: false,
             vcpus: vec![vcpu],
         };
         Sample { t_ns, interval_ns: t_ns, lost_events: 0, vms: vec![vm] }
@@ -360,6 +371,18 @@ pub(crate) mod tests {
         let cost = sample(1, 7, 10).vms[0].total().cost().unwrap();
         assert_eq!((cost.waiting, cost.holder_preempted, cost.samples), (0.25, 0.125, 80));
         assert_eq!(Counters::default().cost(), None);
+    }
+
+    #[test]
+    fn nothing_is_known_of_what_was_never_read() {
+        let of = |unknown: u64, free: u64| {
+            let mut counters = Counters::default();
+            counters.preemptions.0[VcpuClass::Unknown as usize] = unknown;
+            counters.samples.0[VcpuClass::Free as usize] = free;
+            counters.tells_classes()
+        };
+        assert!(of(0, 0) && of(0, 1) && of(842, 1));
+        assert!(!of(842, 0));
     }
 
     #[test]

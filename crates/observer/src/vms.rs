@@ -13,6 +13,7 @@ use crate::error::ObserverError;
 use crate::host::check_kvm;
 use crate::names;
 use crate::observer::Storage;
+use crate::output::fill;
 
 const PROC: &str = "/proc";
 
@@ -192,6 +193,7 @@ fn chain(error: &impl std::error::Error) -> String {
     text
 }
 
+/// A line for each VM; `{:#}`: and for each of its vCPUs.
 impl fmt::Display for VmList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.vms.is_empty() {
@@ -199,13 +201,24 @@ impl fmt::Display for VmList {
         }
         writeln!(f, "{:>8}  {:<16} {:<16} {:>5}  GUEST KERNEL", "PID", "NAME", "VMM", "VCPUS")?;
         for vm in &self.vms {
-            let guest = match (&vm.kernel, &vm.unreadable) {
-                (Some(kernel), _) => kernel.clone(),
-                (None, Some(why)) => format!("not readable: {why}"),
-                (None, None) => String::new(),
-            };
+            let guest = vm.kernel.as_deref().unwrap_or("not readable");
             let name = vm.name.as_deref().unwrap_or("-");
             writeln!(f, "{:>8}  {name:<16} {:<16} {:>5}  {guest}", vm.pid, vm.vmm, vm.vcpus.len())?;
+            if let Some(why) = &vm.unreadable {
+                f.write_str(&fill(&format!("{:>10}{why}", "")))?;
+            }
+            let vcpus = if f.alternate() { &vm.vcpus[..] } else { &[] };
+            for vcpu in vcpus {
+                write!(f, "{:>10}vCPU {:<4}", "", vcpu.vcpu)?;
+                match vcpu.tid {
+                    Some(tid) => write!(f, " thread {tid:<8}")?,
+                    None => f.write_str(" has not run")?,
+                }
+                if let Some(gpa) = vcpu.steal_time_gpa {
+                    write!(f, " steal time at {gpa:#x}")?;
+                }
+                f.write_str("\n")?;
+            }
         }
         Ok(())
     }
@@ -245,8 +258,11 @@ mod tests {
         let json = serde_json::to_value(&vm).unwrap();
         assert_eq!(json["vcpus"], serde_json::json!([{ "vcpu": 0 }, { "vcpu": 1 }]));
         assert_eq!(json.get("kernel"), None);
-        let text = VmList { schema: "holdfast.vms/1", vms: vec![vm] }.to_string();
-        assert!(text.contains("    2  not readable: no vCPU has run since the start"), "{text}");
+        let list = VmList { schema: "holdfast.vms/1", vms: vec![vm] };
+        let text = list.to_string();
+        assert!(text.contains("    2  not readable\n          no vCPU has run since"), "{text}");
+        assert!(text.lines().all(|line| line.len() < 80) && !text.contains("vCPU 1"), "{text}");
+        assert!(format!("{list:#}").contains("          vCPU 1    has not run\n"), "{list:#}");
         let none = VmList { schema: "holdfast.vms/1", vms: Vec::new() }.to_string();
         assert!(none.contains("there is no VM"), "{none}");
     }

@@ -2,7 +2,8 @@
 //! A recording as a page: a table of the VMs, histograms, and a time line of the worst second. One
 //! file that needs no other and no network.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 
 use holdfast_policy::VcpuClass;
@@ -15,6 +16,10 @@ use crate::sample::VmSample;
 
 const STYLE: &str = include_str!("report.css");
 const SECOND_NS: i64 = 1_000_000_000;
+/// Time lines on a page: of the VMs that lost most in one second.
+const MAX_TIME_LINES: usize = 8;
+/// What is shown in large of that second: some turns of each vCPU.
+const DETAIL_NS: i64 = 50_000_000;
 
 /// The page.
 pub(super) fn render(recording: &Recording) -> String {
@@ -40,10 +45,13 @@ pub(super) fn render(recording: &Recording) -> String {
             n => format!(", <b>{n} events lost</b>"),
         }
     );
-    page.push_str(&table(&sample.vms, sample.seconds(), recording));
-    match worst_second(&recording.notes, about.begin_ns) {
-        Some((vm, from)) => page.push_str(&time_line(recording, vm, from)),
-        None => page.push_str("<h2>Worst second</h2><p>No lock holder was preempted.</p>"),
+    page.push_str(&table(&sample.vms, sample.seconds()));
+    let worst = worst_seconds(&recording.notes, about.begin_ns);
+    if worst.is_empty() {
+        page.push_str("<h2>Worst second</h2><p>No lock holder was preempted.</p>");
+    }
+    for (vm, from) in worst.iter().take(MAX_TIME_LINES) {
+        page.push_str(&worst_second(recording, *vm, *from));
     }
     for vm in sample.vms.iter().filter(|vm| vm.is_readable()) {
         let total = vm.total();
@@ -61,13 +69,11 @@ pub(super) fn render(recording: &Recording) -> String {
     page
 }
 
-fn table(vms: &[VmSample], seconds: f64, recording: &Recording) -> String {
+fn table(vms: &[VmSample], seconds: f64) -> String {
     let mut text = String::from(
         "<h2>VMs</h2><div class=\"wide\"><table><tr><th>VM, guest kernel<th>CPU%<th>LHP%<th>WAIT%<th>PREEMP/s\
          <th>HOLDER/s<th>HEAD/s<th>p99<th>LOST/s<th>vCPUs</tr>",
     );
-    let ended: HashSet<u32> =
-        recording.about.vms.iter().filter(|vm| vm.ended).map(|vm| vm.pid).collect();
     for vm in vms {
         let total = vm.total();
         let rate = |n: u64| format!("{:.1}", n as f64 / seconds);
@@ -78,7 +84,7 @@ fn table(vms: &[VmSample], seconds: f64, recording: &Recording) -> String {
             text,
             "<tr><td>{}{}<br><small>{}</small><td>{:.0}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
             escape(&vm.label()),
-            if ended.contains(&vm.pid) { " (ended)" } else { "" },
+            if vm.ended { " (ended)" } else { "" },
             escape(guest),
             total.run_ns as f64 / seconds / 1e7,
             share(total.cost().map(|cost| cost.holder_preempted + cost.head_preempted)),
@@ -91,21 +97,20 @@ fn table(vms: &[VmSample], seconds: f64, recording: &Recording) -> String {
             vm.vcpus.len(),
         );
     }
-    text + "</table></div><p class=\"legend\">Columns as in <code>holdfast report</code>. CPU%: of one CPU. LHP%: of its CPU time, \
+    text + "</table></div><p class=\"legend\">CPU%: of one CPU. LHP%: of its CPU time, \
             spent waiting for locks while a lock holder or next owner of the VM was preempted; an upper bound of what better \
             scheduling wins back. WAIT%: waiting for locks, whatever the cause. PREEMP, HOLDER, HEAD: preemptions, those of lock \
             holders, those of next owners. p99: 99 % of preempted holders were back within. LOST: time that vCPUs which held a \
             lock, served an interrupt or were next in line were kept off the CPU.</p>"
 }
 
-/// The VM and the begin of the second in which its Holders, Irqs and Heads were off for longest. Seconds
-/// are those of the recording: the first begins with it, and what was before it does not count.
-fn worst_second(notes: &[Note], begin_ns: i64) -> Option<(u32, i64)> {
-    let blocking = |note: &&Note| note.event == Event::Preempted && note.class.is_protected();
+/// VMs and the begin of the second in which their Holders, Irqs and Heads were off for longest, the worst
+/// first. Seconds are those of the recording: the first begins with it, and what was before it does not count.
+fn worst_seconds(notes: &[Note], begin_ns: i64) -> Vec<(u32, i64)> {
     // Of absences that begin or end in a second, and by how many more than before last for all of it: one
     // that lasts for hours counts for each of its seconds, and takes no longer than another.
     let mut seconds = BTreeMap::<(u32, i64), (i64, i64)>::new();
-    for note in notes.iter().filter(blocking) {
+    for note in notes.iter().filter(|note| is_blocking(note)) {
         let since_begin = |ns: i64| ns.saturating_sub(begin_ns).max(0);
         let (begin, end) = (since_begin(note.begin_ns), since_begin(note.end_ns));
         let (first, last) = (begin / SECOND_NS, end / SECOND_NS);
@@ -126,31 +131,67 @@ fn worst_second(notes: &[Note], begin_ns: i64) -> Option<(u32, i64)> {
         lasting += more;
         (key, ns + lasting * SECOND_NS)
     });
-    let ((vm, second), _) = off_ns.filter(|(_, ns)| *ns > 0).max_by_key(|(_, ns)| *ns)?;
-    Some((vm, begin_ns + second * SECOND_NS))
+    let mut worst = HashMap::<u32, (i64, i64)>::new();
+    for ((vm, second), ns) in off_ns.filter(|(_, ns)| *ns > 0) {
+        let of_vm = worst.entry(vm).or_insert((ns, second));
+        *of_vm = (*of_vm).max((ns, second));
+    }
+    let mut worst: Vec<_> = worst.into_iter().collect();
+    worst.sort_by_key(|(vm, (ns, _))| (Reverse(*ns), *vm));
+    worst.into_iter().map(|(vm, (_, second))| (vm, begin_ns + second * SECOND_NS)).collect()
 }
 
-fn time_line(recording: &Recording, vm: u32, from: i64) -> String {
+/// The time line of a second of a VM, and in large that of the longest absence in it.
+fn worst_second(recording: &Recording, vm: u32, from: i64) -> String {
+    let label =
+        recording.about.vms.iter().find(|v| v.pid == vm).map_or(String::new(), |v| v.label());
+    let mut text = format!(
+        "<h2>Worst second of {}</h2><p>{:.3} s into the recording. Each mark under a lane \
+         is a moment at which it was found waiting for a lock; a red one, while a holder or next owner was \
+         preempted.</p><p class=\"legend\">{}</p>",
+        escape(&label),
+        (from - recording.about.begin_ns) as f64 / 1e9,
+        legend(),
+    );
+    text.push_str(&time_line(recording, vm, from, SECOND_NS));
+    let here = |note: &&Note| {
+        let begins_here = (from..from + SECOND_NS).contains(&note.begin_ns);
+        note.vm == vm && begins_here && is_blocking(note)
+    };
+    let longest = recording.notes.iter().filter(here).max_by_key(|n| n.end_ns - n.begin_ns);
+    if let Some(longest) = longest {
+        // With what was before it.
+        let from = (longest.begin_ns - DETAIL_NS / 4).clamp(from, from + SECOND_NS - DETAIL_NS);
+        let _ = write!(
+            text,
+            "<p>In large, from {:.3} s on: the longest absence that begins in it, {} of vCPU {}.</p>",
+            (from - recording.about.begin_ns) as f64 / 1e9,
+            time((longest.end_ns - longest.begin_ns) as u64),
+            longest.vcpu,
+        );
+        text.push_str(&time_line(recording, vm, from, DETAIL_NS));
+    }
+    text
+}
+
+/// Does it keep siblings waiting?
+fn is_blocking(note: &Note) -> bool {
+    note.event == Event::Preempted && note.class.is_protected()
+}
+
+fn time_line(recording: &Recording, vm: u32, from: i64, len_ns: i64) -> String {
     const WIDTH: f64 = 960.0;
     const LANE: usize = 26;
-    let to = from + SECOND_NS;
+    let to = from + len_ns;
     let mut vcpus = BTreeMap::<u32, Lane>::new();
-    let x = |ns: i64| (ns.clamp(from, to) - from) as f64 / SECOND_NS as f64 * WIDTH;
+    let x = |ns: i64| (ns.clamp(from, to) - from) as f64 / len_ns as f64 * WIDTH;
     let here = |note: &&Note| note.vm == vm && note.end_ns >= from && note.begin_ns < to;
     for note in recording.notes.iter().filter(here) {
         vcpus.entry(note.vcpu).or_default().add(note, x(note.begin_ns), x(note.end_ns));
     }
-    let label =
-        recording.about.vms.iter().find(|v| v.pid == vm).map_or(String::new(), |v| v.label());
     let height = vcpus.len() * LANE + 24;
     let mut svg = format!(
-        "<h2>Worst second of {}</h2><p>{:.3} s into the recording. Each mark under a lane \
-         is a moment at which it was found waiting for a lock; a red one, while a holder or next owner was \
-         preempted.</p><p class=\"legend\">{}</p><div class=\"wide\"><svg viewBox=\"0 0 1060 {height}\" \
-         role=\"img\" aria-label=\"time line\">",
-        escape(&label),
-        (from - recording.about.begin_ns) as f64 / 1e9,
-        legend(),
+        "<div class=\"wide\"><svg viewBox=\"0 0 1060 {height}\" role=\"img\" aria-label=\"time line\">"
     );
     for (number, (vcpu, lane)) in vcpus.iter().enumerate() {
         let y = number * LANE;
@@ -189,7 +230,7 @@ fn time_line(recording: &Recording, vm: u32, from: i64) -> String {
             svg,
             "<text x=\"{x:.0}\" y=\"{}\" text-anchor=\"middle\">{} ms</text>",
             height - 4,
-            tenth * 100
+            i64::from(tenth) * len_ns / 10_000_000
         );
     }
     svg + "</svg></div>"
@@ -315,8 +356,8 @@ mod tests {
     fn the_worst_second_is_that_of_the_longest_absences() {
         let recording = recording();
         let begin = recording.about.begin_ns;
-        assert_eq!(worst_second(&recording.notes, begin), Some((7, begin)));
-        assert_eq!(worst_second(&[], begin), None);
+        assert_eq!(worst_seconds(&recording.notes, begin), [(7, begin)]);
+        assert_eq!(worst_seconds(&[], begin), []);
         // One that lasts for a century, and is worst in the second in which there is another.
         let mut long = recording.notes[4];
         long.end_ns += 100 * 365 * 86_400 * SECOND_NS;
@@ -324,9 +365,12 @@ mod tests {
         other.begin_ns += 5 * SECOND_NS;
         other.end_ns = other.begin_ns + 1000;
         let at = begin + 5 * SECOND_NS;
-        assert_eq!(worst_second(&[long, other], begin), Some((7, at)));
+        assert_eq!(worst_seconds(&[long, other], begin), [(7, at)]);
+        // Another VM has a worst second of its own, and the one that loses more comes first.
+        let next = Note { vm: 9, end_ns: other.end_ns - 500, ..other };
+        assert_eq!(worst_seconds(&[next, long], begin)[1], (9, at));
         let instant = Note { end_ns: long.begin_ns, ..long };
-        assert_eq!(worst_second(&[instant], begin), None);
+        assert_eq!(worst_seconds(&[instant], begin), []);
     }
 
     #[test]
@@ -336,10 +380,10 @@ mod tests {
         recording.about.begin_ns += 13_000_000;
         recording.notes[4].begin_ns -= 20 * SECOND_NS;
         let begin = recording.about.begin_ns;
-        assert_eq!(worst_second(&recording.notes, begin), Some((7, begin)));
+        assert_eq!(worst_seconds(&recording.notes, begin), [(7, begin)]);
         assert!(render(&recording).contains("<p>0.000 s into the recording"));
         recording.notes[4].end_ns += 3 * SECOND_NS;
-        let (_, from) = worst_second(&recording.notes, begin).unwrap();
+        let (_, from) = worst_seconds(&recording.notes, begin)[0];
         assert!((begin..begin + 3 * SECOND_NS).contains(&from), "{from}");
         assert_eq!((from - begin) % SECOND_NS, 0);
     }

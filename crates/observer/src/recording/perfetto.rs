@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! A recording as a Perfetto trace: a process per VM, a track per vCPU with what it did, and arrows
-//! from a lock holder that came back to the siblings that waited for it.
+//! from the absence of a lock holder to the siblings that waited for its end.
 //!
 //! The messages are the few fields that are used of perfetto's `protos/perfetto/trace/`.
 
@@ -37,8 +37,20 @@ struct TrackDescriptor {
     name: Option<String>,
     #[prost(message, optional, tag = "3")]
     process: Option<ProcessDescriptor>,
+    #[prost(message, optional, tag = "4")]
+    thread: Option<ThreadDescriptor>,
     #[prost(uint64, optional, tag = "5")]
     parent_uuid: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ThreadDescriptor {
+    #[prost(int32, optional, tag = "1")]
+    pid: Option<i32>,
+    #[prost(int32, optional, tag = "2")]
+    tid: Option<i32>,
+    #[prost(string, optional, tag = "5")]
+    thread_name: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -93,38 +105,32 @@ pub(super) fn write(recording: &Recording, out: &mut impl Write) -> io::Result<(
     }
     let mut notes: Vec<&Note> = recording.notes.iter().collect();
     notes.sort_by_key(|note| (note.begin_ns, note.end_ns));
+    let tids = notes.iter().map(|note| ((note.vm, note.vcpu), note.tid)).collect();
+    let arrows = arrows(&notes);
     let mut ran_until: HashMap<u64, (i64, u32)> = HashMap::new();
-    for (flow, note) in (1..).zip(notes) {
-        let track = out.track(note.vm, note.vcpu)?;
+    for (number, note) in notes.iter().enumerate() {
+        let track = out.track(note.vm, note.vcpu, &tids)?;
         match note.event {
             Event::Preempted | Event::LockHalt | Event::Sleep => {
                 if let Some((since, cpu)) = ran_until.insert(track, (note.end_ns, note.cpu)) {
                     let name = format!("runs on CPU {cpu}");
-                    out.slice(track, since, note.begin_ns, "run", name)?;
+                    out.slice(track, since, note.begin_ns, "run", name, &[])?;
                 }
+                // The class first: a narrow slice shows the beginning of its name, and its colour follows from it.
                 let name = match note.event {
-                    Event::Preempted => format!("preempted: {}", note.class.name()),
+                    Event::Preempted => format!("{} preempted", note.class.name()),
                     Event::LockHalt => "halted in a lock's queue".to_owned(),
                     _ => "idle".to_owned(),
                 };
-                out.slice(track, note.begin_ns, note.end_ns, note.event.name(), name)?;
+                let arrows = arrows.get(&number).map_or(&[][..], Vec::as_slice);
+                let kind = note.event.name();
+                out.slice(track, note.begin_ns, note.end_ns, kind, name, arrows)?;
             }
             Event::Waiting => {
-                let count = u64::from(note.siblings.count_ones());
-                let waiting: Vec<u32> = (0..64).filter(|i| note.siblings >> i & 1 != 0).collect();
-                // An arrow to each: a number that three share is a chain.
-                let arrow = |sibling: u32| flow << 6 | u64::from(sibling);
-                let mut event = instant(track, format!("{} is back", note.class.name()));
-                event.flow_ids = waiting.iter().map(|sibling| arrow(*sibling)).collect();
-                event.debug_annotations = vec![DebugAnnotation {
-                    name: Some("siblings_waiting".into()),
-                    uint_value: Some(count),
-                }];
-                out.event(note.end_ns, event)?;
-                for sibling in waiting {
+                for sibling in waiting(note) {
                     let name = format!("waits; vCPU {} is back", note.vcpu);
-                    let mut event = instant(out.track(note.vm, sibling)?, name);
-                    event.flow_ids = vec![arrow(sibling)];
+                    let mut event = instant(out.track(note.vm, sibling, &tids)?, name);
+                    event.flow_ids = vec![arrow(number, sibling)];
                     out.event(note.end_ns, event)?;
                 }
             }
@@ -140,6 +146,33 @@ pub(super) fn write(recording: &Recording, out: &mut impl Write) -> io::Result<(
         }
     }
     out.out.flush()
+}
+
+/// The siblings that a holder found waiting when it came back.
+fn waiting(note: &Note) -> impl Iterator<Item = u32> {
+    (0..64).filter(|i| note.siblings >> i & 1 != 0)
+}
+
+/// Number of the arrow to one of them. Each has its own: one that three slices share is a chain.
+fn arrow(number: usize, sibling: u32) -> u64 {
+    (number as u64 + 1) << 6 | u64::from(sibling)
+}
+
+/// The arrows that begin in each absence, by its place among the notes, which are sorted by when they began.
+fn arrows(notes: &[&Note]) -> HashMap<usize, Vec<u64>> {
+    let mut last: HashMap<(u32, u32), usize> = HashMap::new();
+    let mut arrows = HashMap::new();
+    for (number, note) in notes.iter().enumerate() {
+        let vcpu = (note.vm, note.vcpu);
+        if note.event.is_absence() {
+            last.insert(vcpu, number);
+        } else if note.event == Event::Waiting
+            && let Some(absence) = last.remove(&vcpu)
+        {
+            arrows.insert(absence, waiting(note).map(|sibling| arrow(number, sibling)).collect());
+        }
+    }
+    arrows
 }
 
 /// Where packets go.
@@ -160,13 +193,18 @@ impl<W: Write> Output<'_, W> {
     }
 
     /// Number of the track of a vCPU, which is described before anything is on it.
-    fn track(&mut self, vm: u32, vcpu: u32) -> io::Result<u64> {
+    fn track(&mut self, vm: u32, vcpu: u32, tids: &HashMap<(u32, u32), u32>) -> io::Result<u64> {
         let uuid = u64::from(vm) << 32 | u64::from(vcpu) | 1 << 31;
         if self.tracks.insert(uuid) {
             self.describe(TrackDescriptor {
                 uuid: Some(uuid),
-                name: Some(format!("vCPU {vcpu}")),
                 parent_uuid: Some(u64::from(vm)),
+                thread: Some(ThreadDescriptor {
+                    pid: Some(vm as i32),
+                    // A sibling of which nothing else was recorded has no thread that is known.
+                    tid: Some(tids.get(&(vm, vcpu)).map_or(-1 - vcpu as i32, |tid| *tid as i32)),
+                    thread_name: Some(format!("vCPU {vcpu}")),
+                }),
                 ..TrackDescriptor::default()
             })?;
         }
@@ -197,6 +235,7 @@ impl<W: Write> Output<'_, W> {
         to: i64,
         kind: &str,
         name: String,
+        arrows: &[u64],
     ) -> io::Result<()> {
         if to <= from {
             return Ok(());
@@ -206,6 +245,14 @@ impl<W: Write> Output<'_, W> {
             track_uuid: Some(track),
             categories: vec![kind.to_owned()],
             name: Some(name),
+            flow_ids: arrows.to_vec(),
+            debug_annotations: match arrows.len() as u64 {
+                0 => Vec::new(),
+                n => vec![DebugAnnotation {
+                    name: Some("siblings_waiting".into()),
+                    uint_value: Some(n),
+                }],
+            },
             ..TrackEvent::default()
         };
         let end =
@@ -242,11 +289,11 @@ mod tests {
         let events: Vec<_> = trace.packet.iter().filter_map(|p| p.track_event.as_ref()).collect();
         let named =
             |name: &str| events.iter().filter(|event| event.name.as_deref() == Some(name)).count();
-        assert_eq!(named("preempted: holder"), 1);
+        assert_eq!(named("holder preempted"), 1);
         assert_eq!(named("runs on CPU 0"), 1);
         assert_eq!(named("found: waiter, a lock holder is preempted"), 1);
         let flows: Vec<_> = events.iter().filter(|event| !event.flow_ids.is_empty()).collect();
-        assert_eq!(flows.len(), 2, "the holder that is back, and the sibling that waited");
+        assert_eq!(flows.len(), 2, "the holder's absence, and the sibling that waited");
         assert_ne!(flows[0].track_uuid, flows[1].track_uuid);
         let begun = events.iter().filter(|event| event.kind == Some(SLICE_BEGIN)).count();
         let ended = events.iter().filter(|event| event.kind == Some(SLICE_END)).count();
@@ -308,20 +355,20 @@ mod tests {
         };
         let complaints = "select name from stats where severity != 'info' and value > 0";
         assert!(rows(complaints).is_empty(), "{:?}", rows(complaints));
-        let slices = "select p.name, t.name, s.name, s.ts - b.start_ts, s.dur from slice s \
-                      join process_track t on s.track_id = t.id join process p using (upid), trace_bounds b \
+        let slices = "select p.name, h.name, s.name, s.ts - b.start_ts, s.dur from slice s \
+                      join thread_track t on s.track_id = t.id join thread h using (utid) \
+                      join process p using (upid), trace_bounds b \
                       where s.name glob '*holder*' and s.name not glob 'waits*' order by s.ts, s.name";
         assert_eq!(
             rows(slices),
             [
                 r#"["web <1>","vCPU 0","found: holder",9000000,0]"#,
-                r#"["web <1>","vCPU 0","preempted: holder",10000000,4000000]"#,
+                r#"["web <1>","vCPU 0","holder preempted",10000000,4000000]"#,
                 r#"["web <1>","vCPU 1","found: waiter, a lock holder is preempted",12000000,0]"#,
-                r#"["web <1>","vCPU 0","holder is back",14000000,0]"#,
             ]
         );
         let arrows = "select a.name, b.name from flow f join slice a on f.slice_out = a.id \
                       join slice b on f.slice_in = b.id";
-        assert_eq!(rows(arrows), [r#"["holder is back","waits; vCPU 0 is back"]"#]);
+        assert_eq!(rows(arrows), [r#"["holder preempted","waits; vCPU 0 is back"]"#]);
     }
 }

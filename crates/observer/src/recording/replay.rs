@@ -8,12 +8,10 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Serialize;
-
-use super::{RecordedVm, Recording, html, perfetto, read};
+use super::{Recording, html, perfetto, read};
 use crate::error::ObserverError;
 use crate::histogram::time;
-use crate::output::{count, fill, show};
+use crate::output::{count, show};
 use crate::report::{Report, when};
 use crate::serve::Tagged;
 
@@ -48,8 +46,7 @@ impl Replay {
         }
         let sample = recording.summary();
         let text = if self.json {
-            let report = Tagged { schema: "holdfast.report/1", sample: &sample };
-            let line = Replayed { report, ended: ended(&recording).map(|vm| vm.pid).collect() };
+            let line = Tagged { schema: "holdfast.report/1", sample: &sample };
             serde_json::to_string(&line).map(|line| line + "\n").map_err(io::Error::from)
         } else {
             let report = Report {
@@ -60,7 +57,7 @@ impl Replay {
                 histogram: self.histogram,
                 frequency_hz: recording.about.frequency_hz,
             };
-            Ok(headline(&recording) + &report.table(&sample) + &obituary(&recording))
+            Ok(headline(&recording) + &report.table(&sample))
         };
         let written = |source| ObserverError::Io { action: "write the report", source };
         show(&mut io::stdout(), &text.map_err(written)?).map(|_| ())
@@ -84,32 +81,6 @@ impl Replay {
             }
         }
         Ok(())
-    }
-}
-
-/// A report, and what only a recording has.
-#[derive(Serialize)]
-struct Replayed<'a> {
-    #[serde(flatten)]
-    report: Tagged<'a>,
-    /// VMs that ended while it was recorded, by process.
-    ended: Vec<u32>,
-}
-
-/// VMs that ended while it was recorded.
-fn ended(recording: &Recording) -> impl Iterator<Item = &RecordedVm> {
-    recording.about.vms.iter().filter(|vm| vm.ended)
-}
-
-/// Who is in the table and was not there to the end: what it lost is shared out over all of the time.
-fn obituary(recording: &Recording) -> String {
-    let names = ended(recording).map(|vm| match &vm.name {
-        Some(name) => format!("{name} (pid {})", vm.pid),
-        None => vm.label(),
-    });
-    match names.collect::<Vec<_>>().join(", ") {
-        names if names.is_empty() => String::new(),
-        names => fill(&format!("Ended while it was recorded: {names}")),
     }
 }
 
@@ -291,31 +262,5 @@ mod tests {
         let open = tempfile::NamedTempFile::new().unwrap();
         write_file(&fd(open.as_file().as_raw_fd()), "write", |out| out.write_all(b"x")).unwrap();
         assert_eq!(open.as_file().metadata().unwrap().len(), 1);
-    }
-
-    #[test]
-    fn a_vm_that_ended_while_it_was_recorded_is_told() {
-        let mut recording = recording();
-        assert_eq!(obituary(&recording), "");
-        recording.about.vms[0].ended = true;
-        recording.about.vms.extend((100..120).map(|pid| RecordedVm {
-            pid,
-            ended: pid != 110,
-            ..RecordedVm::default()
-        }));
-        let text = obituary(&recording);
-        assert!(
-            text.starts_with("Ended while it was recorded: web <1> (pid 7), pid 100,"),
-            "{text}"
-        );
-        assert!(text.contains("pid 119\n") && !text.contains("pid 110"), "{text}");
-        assert!(text.lines().all(|line| line.len() < 80), "{text}");
-
-        let sample = recording.summary();
-        let report = Tagged { schema: "holdfast.report/1", sample: &sample };
-        let ended: Vec<u32> = ended(&recording).map(|vm| vm.pid).take(2).collect();
-        let json = serde_json::to_value(Replayed { report, ended }).unwrap();
-        assert_eq!(json["ended"], serde_json::json!([7, 100]));
-        assert_eq!(json["schema"], "holdfast.report/1");
     }
 }

@@ -35,6 +35,7 @@ impl Recording {
                 name: vm.name.clone(),
                 kernel: vm.kernel.clone(),
                 unreadable: vm.unreadable.clone(),
+                ended: vm.ended,
                 vcpus: vcpus.collect(),
             }
         });

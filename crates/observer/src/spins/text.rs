@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use super::{LockWaits, Waits};
 use crate::histogram::time;
+use crate::output::missing;
 
 /// Peaks further apart than this, in powers of two, have different causes.
 const APART: usize = 4;
@@ -47,7 +48,7 @@ pub(super) fn render(waits: &Waits, all: bool) -> String {
         text.push_str(&modes(lock, waits));
     }
     if waits.lost_events > 0 {
-        writeln!(text, "LOST: {} waits are missing above.", waits.lost_events).expect(say);
+        text.push_str(&missing(waits.lost_events, "wait"));
     }
     text
 }
@@ -65,7 +66,8 @@ fn histogram(lock: &LockWaits, tsc_hz: Option<f64>) -> String {
             format!("{} -> {}", of(from), of(to))
         });
         let n = lock.hist.0[slot];
-        let bar = "*".repeat((n * BAR / most) as usize);
+        // A few that are a thousand times as long as the others are what this is about.
+        let bar = "*".repeat((n * BAR / most).max(u64::from(n > 0)) as usize);
         let range = format!("{} -> {}", time(from), time(to));
         writeln!(text, "{range:>19} : {cycles:>13} : {n:<9}|{bar:<28}|")
             .expect("strings take everything");
@@ -89,14 +91,21 @@ fn modes(lock: &LockWaits, waits: &Waits) -> String {
         let foot = (first..last).min_by_key(|slot| lock.hist.0[*slot]).unwrap_or(last);
         let beyond: u64 = lock.hist.0[foot..].iter().sum();
         let share = beyond as f64 / lock.count as f64 * 100.0;
+        // Where in its slot a wait lies is not known: in the middle, on average.
+        let waited = |from: usize| {
+            let slots = lock.hist.0.iter().enumerate().skip(from);
+            slots.map(|(slot, n)| *n as f64 * (1u64 << slot) as f64).sum::<f64>()
+        };
+        let of_time = waited(foot) / waited(0) * 100.0;
         let cause = if waits.guest {
-            "no critical section is that long: the hypervisor took the\n  CPU from a vCPU that \
-             held the lock (lock-holder preemption)"
+            "no critical section is that\n  long: the hypervisor took the CPU from a vCPU that \
+             held the lock\n  (lock-holder preemption)"
         } else {
-            "no critical section is that long: the holder was\n  interrupted, or its CPU stopped"
+            "no critical section is that\n  long: the holder was interrupted, or its CPU stopped"
         };
         text.push_str(&format!(
-            "second mode: around {}, {share:.2} % of waits;\n  {cause}\n",
+            "second mode: around {}, {share:.2} % of waits\n  and some {of_time:.0} % of the time waited; \
+             {cause}\n",
             around(last)
         ));
     } else {
@@ -151,6 +160,8 @@ mod tests {
         let text = render(&waits(&shape, true), false);
         assert!(text.contains("first mode: around 1.5us, 3.8K cycles"), "{text}");
         assert!(text.contains("second mode: around 6.3ms, 16M cycles, 2.9"), "{text}");
+        assert!(text.contains(" % of waits\n  and some 99 % of the time waited;"), "{text}");
+        assert!(text.contains(": 9        |*   "), "few and long are seen: {text}");
         assert!(text.contains("lock-holder preemption"), "{text}");
         assert!(!render(&waits(&shape, false), false).contains("hypervisor"));
         assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");

@@ -13,6 +13,7 @@ use ratatui::widgets::{Block, Clear, Paragraph, Row, Table};
 use super::state::{Order, State};
 use crate::histogram::{Histogram, NR_SLOTS, time};
 use crate::output::count;
+use crate::report::shorten;
 use crate::sample::{Counters, VmSample};
 
 const HELP: &str = " Up Down j k   choose a VM, a vCPU       Enter  look into a VM
@@ -55,7 +56,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State) {
             let seconds = sample.seconds();
             let rows = sample.vms.iter().map(|vm| {
                 let mut cells = cells(&vm.total(), vm.is_readable(), seconds);
-                cells.insert(0, vm.label());
+                cells.insert(0, shorten(&vm.label()));
                 let guest = vm.kernel.clone().or_else(|| vm.unreadable.clone());
                 cells.push(guest.unwrap_or_default());
                 Row::new(cells)
@@ -123,7 +124,7 @@ fn table(
 
 /// The numbers of a row, all but the first and the last column.
 fn cells(c: &Counters, readable: bool, seconds: f64) -> Vec<String> {
-    let known = |text: String| if readable { text } else { "-".into() };
+    let known = |text: String| if readable && c.tells_classes() { text } else { "-".into() };
     let percent = |ns: u64| format!("{:>5.0}", ns as f64 / seconds / 1e7);
     let timed =
         |of: fn((u64, u64)) -> u64| c.times().map_or("    -".into(), |times| percent(of(times)));
@@ -161,7 +162,8 @@ fn draw_vm(frame: &mut Frame<'_>, area: Rect, state: &mut State, vm: &VmSample) 
             .areas(area);
 
     let guest = vm.kernel.clone().or_else(|| vm.unreadable.clone()).unwrap_or_default();
-    let title_text = format!(" {} (pid {}): {guest}", vm.label(), vm.pid);
+    let pid = vm.name.as_ref().map_or(String::new(), |_| format!(" (pid {})", vm.pid));
+    let title_text = format!(" {}{pid}: {guest}", vm.label());
     frame.render_widget(Paragraph::new(Line::from(title_text).bold()), title);
 
     let rows = vm.vcpus.iter().map(|vcpu| {
