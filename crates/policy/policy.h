@@ -368,6 +368,24 @@ HF_FN u64 hf_charge(u64 vtime, u64 ran_ns, u32 weight)
 	return vtime + hf_scale_by_weight(ran_ns, weight);
 }
 
+/* Nobody is placed as far away as this, and no weight times it overflows. */
+#define HF_REWEIGHED_MAX_NS (1ULL << 39)
+
+/*
+ * Virtual time of a task that weighs another amount from now on, because its own weight was changed or
+ * because others of its group came or went: what it is owed, or owes, is so much CPU time as before.
+ */
+HF_FN u64 hf_reweigh(u64 vtime, u64 vtime_now, u32 from, u32 to)
+{
+	bool behind = hf_vtime_before(vtime, vtime_now);
+	u64 distance = behind ? vtime_now - vtime : vtime - vtime_now;
+
+	if (distance > HF_REWEIGHED_MAX_NS)
+		distance = HF_REWEIGHED_MAX_NS;
+	distance = distance * from / (to ? to : 1);
+	return behind ? vtime_now - distance : vtime_now + distance;
+}
+
 /*
  * How far behind the host's virtual time a task may come to be. One that slept may claim one
  * slice of the past and no more. One that never stopped wanting to run keeps what it is

@@ -175,7 +175,7 @@ fn light_tasks_live_beside_heavy_ones() {
         "{late} late turns; light tasks used {:.2?} % of a CPU, heavy ones {:.0?}",
         shares.0, shares.1
     );
-    assert!((2..20).contains(&late), "{late} late turns in a minute");
+    assert!((1..20).contains(&late), "{late} late turns in a minute");
     assert!(shares.1.iter().sum::<f64>() > 0.97 * HOST_PERCENT, "{shares:?}");
     end_scheduler(&machine);
     machine.shut_down().unwrap();

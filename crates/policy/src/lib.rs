@@ -194,6 +194,12 @@ pub fn charge(vtime: u64, ran_ns: u64, weight: u32) -> u64 {
     unsafe { raw::hf_charge(vtime, ran_ns, weight) }
 }
 
+/// Virtual time of a task that weighed `from` until now and weighs `to` from now on.
+pub fn reweigh(vtime: u64, vtime_now: u64, from: u32, to: u32) -> u64 {
+    // SAFETY: a pure function of its arguments.
+    unsafe { raw::hf_reweigh(vtime, vtime_now, from, to) }
+}
+
 /// Order of virtual times, which may wrap.
 pub fn vtime_before(a: u64, b: u64) -> bool {
     // SAFETY: a pure function of its arguments.

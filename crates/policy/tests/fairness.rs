@@ -3,7 +3,7 @@
 //! with the smallest key, and tasks that may claim what they like.
 
 use holdfast_policy::{
-    Grace, Params, Siblings, VcpuClass, Verdict, WEIGHT_NICE0, advance, charge, is_late,
+    Grace, Params, Siblings, VcpuClass, Verdict, WEIGHT_NICE0, advance, charge, is_late, reweigh,
     swap_places, vtime_before, weight_in_group,
 };
 use proptest::prelude::*;
@@ -437,6 +437,21 @@ proptest! {
         let slept = PARAMS.place_in_group(0, served, weight, true);
         let running = PARAMS.place_in_group(0, served, weight, false);
         prop_assert!((running - slept).abs_diff(PARAMS.credit(weight, true)) <= 1);
+    }
+
+    #[test]
+    fn who_weighs_another_amount_is_owed_as_much_cpu_time(
+        vtime_now: u64,
+        ahead in -12_800_000_000i64..12_800_000_000,
+        from in 128..100 * WEIGHT_NICE0,
+        to in 128..100 * WEIGHT_NICE0,
+    ) {
+        let vtime = vtime_now.wrapping_add_signed(ahead);
+        let after = reweigh(vtime, vtime_now, from, to).wrapping_sub(vtime_now) as i64;
+        // In units of CPU time times a weight; a division rounds down.
+        let error = i128::from(after) * i128::from(to) - i128::from(ahead) * i128::from(from);
+        prop_assert!(error.unsigned_abs() < u128::from(to), "{error}");
+        prop_assert!(after == 0 || (after < 0) == (ahead < 0));
     }
 
     #[test]

@@ -180,6 +180,7 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 
+	reweigh(p, tctx);
 	place_among_others(tctx, woken);
 	class = resume_first_enabled ? tctx->class : HF_UNKNOWN;
 	/* Whose turn a real-time task cuts short goes on first, and has what is left of it. */
@@ -221,8 +222,7 @@ static void next_turn(struct task_struct *p, struct task_ctx *tctx, struct cpu_c
 	cctx->preempting = false;
 	cctx->grace_over = false;
 	stop_looking(cctx, tctx);
-	/* Others of its group may have come or gone. */
-	tctx->weight = weight_of(p, tctx);
+	reweigh(p, tctx);
 	cctx->curr_weight = tctx->weight;
 	if (alone)
 		forgive(tctx);
@@ -337,7 +337,7 @@ void BPF_STRUCT_OPS(holdfast_running, struct task_struct *p)
 	tctx->queued = false;
 	tctx->class = HF_UNKNOWN;
 	tctx->charged_ns = p->se.sum_exec_runtime;
-	tctx->weight = weight_of(p, tctx);
+	reweigh(p, tctx);
 	/* The kernel runs some tasks without asking where to queue them. */
 	place(tctx, false);
 	/*

@@ -15,6 +15,17 @@ static void time_passes(u64 least)
 		__sync_val_compare_and_swap(&vtime_now, now, advanced);
 }
 
+/* Its own weight may have been changed, and others of its group may have come or gone. */
+static void reweigh(struct task_struct *p, struct task_ctx *tctx)
+{
+	u32 weight = weight_of(p, tctx);
+
+	if (weight == tctx->weight)
+		return;
+	tctx->vtime = hf_reweigh(tctx->vtime, READ_ONCE(vtime_now), tctx->weight, weight);
+	tctx->weight = weight;
+}
+
 /* Gives a task that becomes runnable, or runs, its place; @slept: it did not want to run. */
 static void place(struct task_ctx *tctx, bool slept)
 {
