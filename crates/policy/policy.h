@@ -368,7 +368,7 @@ HF_FN u64 hf_charge(u64 vtime, u64 ran_ns, u32 weight)
 	return vtime + hf_scale_by_weight(ran_ns, weight);
 }
 
-/* Nobody is placed as far away as this, and no weight times it overflows. */
+/* Whoever is further away is placed nearer soon enough (hf_place), and no weight times this overflows. */
 #define HF_REWEIGHED_MAX_NS (1ULL << 39)
 
 /*
@@ -403,8 +403,8 @@ HF_FN u64 hf_credit(u32 weight, bool slept, const struct hf_params *prm)
 
 /*
  * How many turns of the lightest there can be a task may be ahead: what one is charged for a turn
- * that ends at a tick and has grace, and as much again as going first is worth. With less a light
- * vCPU that claims to hold a lock would always be first.
+ * that ends at a tick of 4 ms and has grace, and as much again as going first is worth. With less a
+ * light vCPU that claims to hold a lock would always be first.
  */
 #define HF_AHEAD_MAX_SLICES 8
 

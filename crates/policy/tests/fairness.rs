@@ -83,6 +83,7 @@ impl Random {
 fn simulate(tasks: &mut [Task], nr_cpus: usize, turns: usize, start_vtime: u64) -> u64 {
     let mut random = Random(start_vtime);
     let mut vtime_now = start_vtime;
+    let mut late_check_at = 0;
     let mut keys: Vec<u64> = vec![start_vtime; tasks.len()];
     let mut cpus: Vec<Cpu> = (0..nr_cpus).map(|_| Cpu { runs: None, until: 0 }).collect();
     for task in tasks.iter_mut() {
@@ -125,13 +126,19 @@ fn simulate(tasks: &mut [Task], nr_cpus: usize, turns: usize, start_vtime: u64) 
             continue;
         };
         vtime_now = advance(vtime_now, keys[first]);
-        let late =
-            (0..tasks.len()).find(|i| waits(tasks, *i) && is_late(now - tasks[*i].runnable_since));
+        // As `LATE_TURNS` of the scheduler has it.
+        let may_be_late = |i: &usize| waits(tasks, *i) && is_late(now - tasks[*i].runnable_since);
+        let late = (0..tasks.len()).find(may_be_late).filter(|_| now >= late_check_at);
+        if late.is_some() {
+            late_check_at = now + 3 * PARAMS.slice_ns;
+        }
         let next = late.or(given).unwrap_or(first);
         let task = &mut tasks[next];
         task.longest_wait_ns = task.longest_wait_ns.max(now - task.runnable_since);
-        let behind = task.vtime.wrapping_sub(PARAMS.credit(task.weight, false));
-        vtime_now = advance(vtime_now, behind);
+        if late.is_none() {
+            let behind = task.vtime.wrapping_sub(PARAMS.credit(task.weight, false));
+            vtime_now = advance(vtime_now, behind);
+        }
         let mut ran = PARAMS.slice_ns + task.overrun_ns;
         if task.vm != 0 {
             ran = random.below(PARAMS.slice_ns) + 1;
@@ -264,6 +271,28 @@ proptest! {
         simulate(&mut tasks, 1, 2_000, 0);
         // However long it slept, the other one waits for its turn and for the credit, no longer.
         prop_assert!(tasks[0].longest_wait_ns <= 4 * PARAMS.slice_ns, "{:?}", tasks[0]);
+    }
+}
+
+/// After each turn that it has for having waited a task is further ahead than before.
+#[test]
+fn late_turns_do_not_keep_those_waiting_who_wake_however_long_that_goes_on() {
+    for heavy in [vec![8668 * (WEIGHT_NICE0 / 100)], vec![WEIGHT_NICE0; 100]] {
+        let mut tasks: Vec<Task> =
+            heavy.iter().map(|weight| Task::new(*weight, VcpuClass::Unknown)).collect();
+        tasks.extend([WEIGHT_NICE0 / 100; 2].map(|weight| Task::new(weight, VcpuClass::Unknown)));
+        tasks.iter_mut().for_each(|task| task.overrun_ns = PARAMS.slice_ns);
+        let mut sleeper = Task::new(WEIGHT_NICE0, VcpuClass::Unknown);
+        sleeper.sleeps_ns = 100_000_000;
+        tasks.push(sleeper);
+        // Twenty minutes.
+        let total_ns = simulate(&mut tasks, 1, 300_000, 0);
+        assert!(total_ns > 1_100_000_000_000, "{total_ns}");
+        // Its turn is paid for by its share, and somebody has begun one.
+        let weights: u64 = tasks.iter().map(|task| u64::from(task.weight)).sum();
+        let bound_ns = 2 * PARAMS.slice_ns * (weights / u64::from(WEIGHT_NICE0) + 1);
+        let longest_ns = tasks.last().unwrap().longest_wait_ns;
+        assert!(longest_ns <= bound_ns, "{longest_ns} ns of {bound_ns}");
     }
 }
 

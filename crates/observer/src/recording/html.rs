@@ -78,7 +78,8 @@ fn table(vms: &[VmSample], seconds: f64) -> String {
         let total = vm.total();
         let rate = |n: u64| format!("{:.1}", n as f64 / seconds);
         let share = |s: Option<f64>| s.map_or("-".into(), |s| format!("{:.1}", s * 100.0));
-        let known = |text: String| if vm.is_readable() { text } else { "-".into() };
+        let is_known = vm.is_readable() && total.tells_classes();
+        let known = |text: String| if is_known { text } else { "-".into() };
         let guest = vm.kernel.as_deref().or(vm.unreadable.as_deref()).unwrap_or("");
         let _ = write!(
             text,
@@ -154,17 +155,15 @@ fn worst_second(recording: &Recording, vm: u32, from: i64) -> String {
         legend(),
     );
     text.push_str(&time_line(recording, vm, from, SECOND_NS));
-    let here = |note: &&Note| {
-        let begins_here = (from..from + SECOND_NS).contains(&note.begin_ns);
-        note.vm == vm && begins_here && is_blocking(note)
-    };
-    let longest = recording.notes.iter().filter(here).max_by_key(|n| n.end_ns - n.begin_ns);
+    let here = |note: &Note| note.end_ns.min(from + SECOND_NS) - note.begin_ns.max(from);
+    let of_vm = recording.notes.iter().filter(|note| note.vm == vm && is_blocking(note));
+    let longest = of_vm.filter(|note| here(note) > 0).max_by_key(|note| here(note));
     if let Some(longest) = longest {
         // With what was before it.
         let from = (longest.begin_ns - DETAIL_NS / 4).clamp(from, from + SECOND_NS - DETAIL_NS);
         let _ = write!(
             text,
-            "<p>In large, from {:.3} s on: the longest absence that begins in it, {} of vCPU {}.</p>",
+            "<p>In large, from {:.3} s on: the longest absence in it, {} of vCPU {}.</p>",
             (from - recording.about.begin_ns) as f64 / 1e9,
             time((longest.end_ns - longest.begin_ns) as u64),
             longest.vcpu,

@@ -168,6 +168,9 @@ fn arrows(notes: &[&Note]) -> HashMap<usize, Vec<u64>> {
             last.insert(vcpu, number);
         } else if note.event == Event::Waiting
             && let Some(absence) = last.remove(&vcpu)
+            // Its own may be among what was lost.
+            && notes[absence].event == Event::Preempted
+            && notes[absence].class == note.class
         {
             arrows.insert(absence, waiting(note).map(|sibling| arrow(number, sibling)).collect());
         }

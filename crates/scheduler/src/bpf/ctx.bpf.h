@@ -44,15 +44,15 @@ static u32 nr_stuck;
 
 struct task_ctx {
 	u64 vtime;
-	u64 charged_ns;	     /* of its CPU time: how much of it vtime is charged for */
-	u64 unearned_ns;     /* ran since its VM was last credited for it */
-	u64 ungrouped_ns;    /* ran since its groups were last charged for it */
-	u64 stopped_at;	     /* when it was preempted, if it is in its VM's list */
-	u64 queued_at;	     /* when it came into the queue that it is in, if @queued */
-	u64 queue;	     /* the queue it is in, if @queued */
-	u64 group;	     /* cgroup that it counts in while runnable; 0: none */
-	u32 weight;	     /* among all tasks of the host, in 1/HF_WEIGHT_SCALE */
-	u32 own_weight;	     /* what it counts in @group */
+	u64 charged_ns;	  /* of its CPU time: how much of it vtime is charged for */
+	u64 unearned_ns;  /* ran since its VM was last credited for it */
+	u64 ungrouped_ns; /* ran since its groups were last charged for it */
+	u64 stopped_at;	  /* when it was preempted, if it is in its VM's list */
+	u64 waits_since; /* since when it has been ready and not run, as the kernel's watchdog counts; 0: it runs or sleeps */
+	u64 queue;	 /* the queue it is in, if @queued */
+	u64 group;	 /* cgroup that it counts in while runnable; 0: none */
+	u32 weight;	 /* among all tasks of the host, in 1/HF_WEIGHT_SCALE */
+	u32 own_weight;	 /* what it counts in @group */
 	enum hf_class class; /* what it was taken for when it last stopped */
 	bool held;	     /* it looked like a holder then, believed or not */
 	bool queued;	     /* in one of our queues */
@@ -82,6 +82,8 @@ struct cpu_ctx {
 	u64 spinning_since; /* the first of those that follow one another */
 	u64 spin_gap_ns;    /* between the last two */
 	u64 late_check_at;  /* when it next looks for those who wait for ever */
+	u32 late_nr_seen;   /* of the queue that it goes through for these */
+	bool late_from_end; /* where it began the last time */
 	u32 curr_weight;
 	u32 curr_tid;	 /* 0: not one of ours */
 	u32 grace_tid;	 /* whom the timer keeps running; 0: nobody */

@@ -194,7 +194,9 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	if (woken)
 		list_woken(p, tctx);
 	tctx->queue = queue;
-	tctx->queued_at = scx_bpf_now();
+	/* Whoever is only moved from one queue to another has waited all the while. */
+	if (!tctx->waits_since)
+		tctx->waits_since = scx_bpf_now();
 	tctx->queued = true;
 	scx_bpf_dsq_insert_vtime(p, queue, cut_short ? 0 : params.slice_ns, key, enq_flags);
 
@@ -342,10 +344,12 @@ void BPF_STRUCT_OPS(holdfast_running, struct task_struct *p)
 	place(tctx, false);
 	/*
 	 * Should somebody who is further behind be kept from running, time goes on without. A
-	 * kernel thread that did not wait for its turn says nothing of who is behind.
+	 * kernel thread that did not wait for its turn says nothing of who is behind, nor does
+	 * one whose turn it is because it has waited for so long.
 	 */
-	if (!is_pcpu_kthread(p))
+	if (!is_pcpu_kthread(p) && !is_late(tctx, now))
 		time_passes(tctx->vtime - hf_credit(tctx->weight, false, &params));
+	tctx->waits_since = 0;
 	cctx->curr_vtime = tctx->vtime;
 	cctx->curr_charged_at = now;
 	cctx->curr_weight = tctx->weight;
@@ -444,10 +448,14 @@ void BPF_STRUCT_OPS(holdfast_enable, struct task_struct *p)
 	struct task_ctx *tctx = task_ctx_of(p);
 
 	if (tctx) {
-		/* Behind who is there: else those that fork and end would never let anybody else run. */
-		tctx->weight = p->scx.weight * HF_WEIGHT_SCALE;
-		tctx->vtime =
-			READ_ONCE(vtime_now) + hf_scale_by_weight(params.slice_ns, tctx->weight);
+		/*
+		 * Behind who is there: else those that fork and end would never let anybody else
+		 * run. By a turn of its own, not of a small part of a large group.
+		 */
+		tctx->vtime = READ_ONCE(vtime_now) +
+			      hf_scale_by_weight(params.slice_ns, p->scx.weight * HF_WEIGHT_SCALE);
+		tctx->weight = weight_of(p, tctx);
+		tctx->waits_since = 0;
 	}
 }
 

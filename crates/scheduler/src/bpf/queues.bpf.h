@@ -145,40 +145,59 @@ static bool next_queue(s32 cpu, struct cpu_ctx *cctx, u32 llc, const struct task
 /* How often a CPU looks for those who wait for ever, and at how many in each queue. */
 #define LATE_CHECK_NS	(1000ULL * 1000 * 1000)
 #define LATE_SCAN_TASKS 1024
+/* Of this many turns one is given to a late one, should there be many: the others have to live, too. */
+#define LATE_TURNS 3
+
+static bool is_late(const struct task_ctx *tctx, u64 now)
+{
+	return tctx->waits_since && hf_is_late(time_delta(now, tctx->waits_since));
+}
 
 /* Runs somebody in @queue who has waited for too long and may run on @cpu. */
-__noinline bool serve_late(u64 queue, s32 cpu, u64 now)
+__noinline bool serve_late(u64 queue, s32 cpu, u64 now, bool from_end)
 {
+	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
 	struct task_struct *q;
 	bool done = false;
-	u32 nr = 0;
 
+	if (!cctx)
+		return false;
+	cctx->late_nr_seen = 0;
 	bpf_rcu_read_lock();
-	bpf_for_each (scx_dsq, q, queue, 0) {
+	bpf_for_each (scx_dsq, q, queue, from_end ? SCX_DSQ_ITER_REV : 0) {
 		struct task_ctx *tctx = task_ctx_of(q);
 
-		if (tctx && hf_is_late(time_delta(now, tctx->queued_at)) && may_run_on(q, cpu))
+		if (tctx && is_late(tctx, now) && may_run_on(q, cpu))
 			done = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, q, SCX_DSQ_LOCAL, 0);
-		if (done || ++nr >= LATE_SCAN_TASKS)
+		/* Counted in memory: the verifier would go through each value of a variable. */
+		if (done || ++cctx->late_nr_seen >= LATE_SCAN_TASKS)
 			break;
 	}
 	bpf_rcu_read_unlock();
 	return done;
 }
 
-/* Now and then: does the next turn belong to somebody who has waited for too long? */
+/*
+ * Now and then: does the next turn belong to somebody who has waited for too long? They are at the
+ * end of a queue, or, among many that are lighter still, near its beginning; each time is
+ * begun at another one, and with another queue.
+ */
 static bool next_is_late(s32 cpu, struct cpu_ctx *cctx, u32 llc, u64 now)
 {
+	u64 own = HF_CPU_QUEUE + cpu;
+	bool from_end, found;
+
 	if (time_before(now, cctx->late_check_at))
 		return false;
-	cctx->late_check_at = now + LATE_CHECK_NS;
-	if (!serve_late(llc, cpu, now) &&
-	    !(cctx->has_pinned && serve_late(HF_CPU_QUEUE + cpu, cpu, now)))
-		return false;
+	from_end = cctx->late_from_end = !cctx->late_from_end;
+	found = cctx->has_pinned && from_end && serve_late(own, cpu, now, from_end);
+	found = found || serve_late(llc, cpu, now, from_end);
+	found = found || (cctx->has_pinned && !from_end && serve_late(own, cpu, now, from_end));
 	/* Where there is one there may be many. */
-	cctx->late_check_at = now + params.slice_ns;
-	stat_add(HF_STAT_LATE, 1);
-	return true;
+	cctx->late_check_at = now + (found ? LATE_TURNS * params.slice_ns : LATE_CHECK_NS);
+	if (found)
+		stat_add(HF_STAT_LATE, 1);
+	return found;
 }
 
 /* Nothing near: help another LLC rather than idle, one of the same NUMA node first. */
