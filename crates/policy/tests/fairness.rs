@@ -384,7 +384,8 @@ proptest! {
         let fair = fair_shares(&tasks, nr_cpus);
         // Of a whole CPU there is nothing to hand on.
         prop_assume!(fair.iter().all(|share| *share < 0.9));
-        // Going first, and a turn, of each of them; not more after a hundred times as long.
+        // Going first, and a turn, of each of them; not more after a hundred times as long. What it may lack is
+        // what all others may be ahead: with the bound of its own one of a thousand cases failed, by up to 4 ms.
         let most_ns = PARAMS.slice_ns * (1000 + u64::from(PARAMS.resume_boost_permille)) / 1000;
         for turns in [400, 4_000, 40_000] {
             let mut tasks = tasks.clone();
@@ -394,8 +395,10 @@ proptest! {
                 let ran: u64 = of_vm().map(|(task, _)| task.ran_ns).sum();
                 let due: f64 = of_vm().map(|(_, share)| share * total).sum();
                 let bound = (most_ns * of_vm().count() as u64) as f64;
+                let of_others = (most_ns * (tasks.len() - of_vm().count()) as u64) as f64;
                 let error = ran as f64 - due;
-                prop_assert!(error.abs() <= bound, "{error} ns of {bound} after {turns} turns");
+                prop_assert!(error <= bound, "{error} ns of {bound} after {turns} turns");
+                prop_assert!(-error <= of_others.max(bound), "{error} ns after {turns} turns");
             }
         }
     }
