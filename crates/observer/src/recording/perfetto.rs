@@ -33,8 +33,6 @@ struct TracePacket {
 struct TrackDescriptor {
     #[prost(uint64, optional, tag = "1")]
     uuid: Option<u64>,
-    #[prost(string, optional, tag = "2")]
-    name: Option<String>,
     #[prost(message, optional, tag = "3")]
     process: Option<ProcessDescriptor>,
     #[prost(message, optional, tag = "4")]
@@ -256,7 +254,6 @@ impl<W: Write> Output<'_, W> {
                     uint_value: Some(n),
                 }],
             },
-            ..TrackEvent::default()
         };
         let end =
             TrackEvent { kind: Some(SLICE_END), track_uuid: Some(track), ..TrackEvent::default() };
