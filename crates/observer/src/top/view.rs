@@ -162,8 +162,7 @@ fn draw_vm(frame: &mut Frame<'_>, area: Rect, state: &mut State, vm: &VmSample) 
             .areas(area);
 
     let guest = vm.kernel.clone().or_else(|| vm.unreadable.clone()).unwrap_or_default();
-    let pid = vm.name.as_ref().map_or(String::new(), |_| format!(" (pid {})", vm.pid));
-    let title_text = format!(" {}{pid}: {guest}", vm.label());
+    let title_text = format!(" {} (pid {}): {guest}", vm.label(), vm.pid);
     frame.render_widget(Paragraph::new(Line::from(title_text).bold()), title);
 
     let rows = vm.vcpus.iter().map(|vcpu| {
