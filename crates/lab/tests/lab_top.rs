@@ -61,9 +61,11 @@ struct Screen<'m> {
 impl<'m> Screen<'m> {
     fn open(machine: &'m Machine, name: &'m str) -> Self {
         let program = machine.dist_path("holdfast");
+        // telnetd drops what it has not passed on when a session ends, so this one does not.
         let session = format!(
             "#!/bin/sh\nstty rows 24 cols 100\nbefore=$(stty -g)\n{program} top\n\
-             echo exit code $?\n[ \"$before\" = \"$(stty -g)\" ] && echo terminal as before\n"
+             echo exit code $?\n[ \"$before\" = \"$(stty -g)\" ] && echo terminal as before\n\
+             sleep 600\n"
         );
         shell(
             machine,

@@ -6,8 +6,6 @@ use std::time::{Duration, Instant};
 use holdfast_agent::protocol::{Reply, Request, Stream};
 use holdfast_lab::machine::Machine;
 
-use super::eventually_within;
-
 /// Longest silence of a program that is to print something.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -71,10 +69,14 @@ impl<'m> Lines<'m> {
 
     /// Waits for this, in a line that may not have ended, and gives all that is new.
     pub(crate) fn until(&mut self, limit: Duration, what: &str) -> String {
-        eventually_within(limit, what, || {
+        let deadline = Instant::now() + limit;
+        while !self.text.contains(what) {
+            let (child, text) = (self.child, &self.text);
+            assert!(!self.ended, "{child} ended without {what:?}: {text:?}");
+            assert!(Instant::now() < deadline, "{child}: no {what:?} within {limit:?}: {text:?}");
             self.read(Duration::from_millis(500));
-            self.text.contains(what).then(|| std::mem::take(&mut self.text))
-        })
+        }
+        std::mem::take(&mut self.text)
     }
 
     /// Lines printed since the last look, without waiting for more.
