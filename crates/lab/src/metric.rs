@@ -89,6 +89,8 @@ pub enum Metric {
     UserUsPerOp,
     /// CPU time the guest spent in its kernel for an operation, by its own accounting, µs.
     SystemUsPerOp,
+    /// How often the guest's kernel switched from one task to another for an operation.
+    GuestSwitchesPerOp,
     /// Half of the operations of the one workload beside the case's own took at most this long, µs.
     BesideOpP50Us,
     /// 99 % of them took at most this long, µs.
@@ -156,6 +158,7 @@ impl Metric {
             OpP99Us,
             UserUsPerOp,
             SystemUsPerOp,
+            GuestSwitchesPerOp,
             BesideOpP50Us,
             BesideOpP99Us,
             SpinWaitMs,
@@ -216,6 +219,9 @@ impl Metric {
             OpP99Us => ("op_p99_us", "operation time, 99th percentile, µs", Lower),
             UserUsPerOp => ("user_us_per_op", "user time per operation, µs", Lower),
             SystemUsPerOp => ("system_us_per_op", "system time per operation, µs", Lower),
+            GuestSwitchesPerOp => {
+                ("guest_switches_per_op", "context switches of the guest per operation", Neither)
+            }
             BesideOpP50Us => ("beside_op_p50_us", "operation time beside it, median, µs", Lower),
             BesideOpP99Us => {
                 ("beside_op_p99_us", "operation time beside it, 99th percentile, µs", Lower)

@@ -36,7 +36,7 @@ pub struct Snapshot {
     pub perf: Option<PerfCounts>,
 }
 
-/// Time since boot that the CPUs of a guest together spent, by the guest's own accounting.
+/// What the CPUs of a guest together did since its boot, by the guest's own accounting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestTimes {
     /// In user mode, ms.
@@ -45,10 +45,13 @@ pub struct GuestTimes {
     pub system_ms: u64,
     /// Runnable, but not run by the host, ms.
     pub steal_ms: u64,
+    /// Context switches; absent where they were not asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switches: Option<u64>,
 }
 
 impl GuestTimes {
-    /// Reads the first line of `/proc/stat` (proc(5)); its unit is 1/100 s on every x86.
+    /// Reads `/proc/stat` (proc(5)); the unit of time is 1/100 s on every x86.
     pub fn parse(stat: &str) -> Option<GuestTimes> {
         let numbers = stat.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace();
         let ms =
@@ -57,7 +60,8 @@ impl GuestTimes {
             return None;
         };
         let (user_ms, system_ms) = (user + nice, system + irq + softirq);
-        Some(GuestTimes { user_ms, system_ms, steal_ms: steal })
+        let switches = stat.lines().find_map(|line| line.strip_prefix("ctxt ")?.parse().ok());
+        Some(GuestTimes { user_ms, system_ms, steal_ms: steal, switches })
     }
 }
 
@@ -309,7 +313,7 @@ fn percentiles(
     both.filter_map(|(metric, part)| Some((metric, percentile_ns(hist, part)? / 1000.0)))
 }
 
-/// What an operation cost the guest's CPUs in each mode, by the guest's own accounting.
+/// What an operation cost the guest's CPUs, by the guest's own accounting.
 fn guest_times(before: &Snapshot, after: &Snapshot) -> Vec<(Metric, f64)> {
     let (Some(old), Some(new)) = (before.guest, after.guest) else { return Vec::new() };
     let ops = after.workload.ops.saturating_sub(before.workload.ops) as f64;
@@ -317,10 +321,15 @@ fn guest_times(before: &Snapshot, after: &Snapshot) -> Vec<(Metric, f64)> {
         return Vec::new();
     }
     let per_op = |old: u64, new: u64| new.saturating_sub(old) as f64 * 1e3 / ops;
-    vec![
+    let times = [
         (Metric::UserUsPerOp, per_op(old.user_ms, new.user_ms)),
         (Metric::SystemUsPerOp, per_op(old.system_ms, new.system_ms)),
-    ]
+    ];
+    let switches = old
+        .switches
+        .zip(new.switches)
+        .map(|(old, new)| (Metric::GuestSwitchesPerOp, new.saturating_sub(old) as f64 / ops));
+    times.into_iter().chain(switches).collect()
 }
 
 /// What the CPUs counted for an operation, and of each other; an event that they do not count is in none of it.

@@ -195,3 +195,25 @@ fn what_cpus_counted_is_told_per_operation_and_what_they_did_not_is_absent() {
         assert_eq!(value(metric), None, "{metric} was not counted at both ends");
     }
 }
+
+#[test]
+fn what_a_guest_says_of_itself_is_told_per_operation() {
+    let stat = |user: u64, switches: &str| {
+        format!("cpu  {user} 1 20 900 0 3 4 5 0 0\ncpu0 1 1 1\nintr 9 0\n{switches}btime 1\n")
+    };
+    let mut before = snapshot(1000, 0, &[], vec![task("vm", 1, 100, 0)]);
+    let mut after = snapshot(2000, 100, &[], vec![task("vm", 1, 900, 0)]);
+    before.guest = GuestTimes::parse(&stat(10, "ctxt 400\n"));
+    after.guest = GuestTimes::parse(&stat(12, "ctxt 700\n"));
+    let old = GuestTimes { user_ms: 110, system_ms: 270, steal_ms: 50, switches: Some(400) };
+    assert_eq!(before.guest, Some(old));
+    let mut sample = window(before.clone(), after.clone());
+    sample.work_out(2);
+    assert_eq!(sample.value(Metric::UserUsPerOp), Some(200.0));
+    assert_eq!(sample.value(Metric::GuestSwitchesPerOp), Some(3.0));
+    // One that was recorded before they were asked for.
+    before.guest = GuestTimes::parse(&stat(10, ""));
+    let mut sample = window(before, after);
+    sample.work_out(2);
+    assert_eq!(sample.value(Metric::GuestSwitchesPerOp), None);
+}

@@ -176,6 +176,7 @@ fn snapshot(t_s: f64, within: f64, ops_per_cpu_s: f64, contender: usize) -> Snap
             user_ms: (300.0 * within) as u64,
             system_ms: (900.0 * within) as u64,
             steal_ms: (2500.0 * within) as u64,
+            switches: Some((1200.0 * within) as u64),
         }),
         beside: Vec::new(),
         perf: Some(PerfCounts {

@@ -23,7 +23,7 @@ impl Job {
     /// What its agent is asked for at both ends of a window.
     pub(super) fn counters_requests(&self) -> Vec<Request> {
         vec![
-            Request::ReadFile { path: "/proc/stat".into(), max_bytes: 256 },
+            Request::ReadFile { path: "/proc/stat".into(), max_bytes: 64 << 10 },
             Request::Counters { path: self.counters.clone() },
             Request::Status { name: self.child.clone() },
         ]
