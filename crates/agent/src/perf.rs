@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What CPUs count of a child: perf events of all its threads (perf_event_open(2)).
+//! What CPUs count of a child: perf events of all its threads (perf_event_open(2)); and what KVM counts of its VMs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -48,7 +48,7 @@ impl Perf {
     pub(crate) fn start(&self, children: &Children, name: &str) -> Result<Reply, Failure> {
         let child = children.get(name)?;
         let threads: Vec<i32> = threads_of(child.pid).into_iter().map(|(_, tid)| tid).collect();
-        let counting = Counting::start(&EVENTS, &threads);
+        let counting = Counting::start(&EVENTS, child.pid, &threads);
         self.table().insert(name.to_owned(), counting);
         Ok(Reply::Done)
     }
@@ -63,14 +63,15 @@ impl Perf {
 
 /// Events under way.
 struct Counting {
+    pid: i32,
     /// For each event, one for each thread.
     open: Vec<(Event, Vec<File>)>,
     refused: BTreeMap<String, String>,
 }
 
 impl Counting {
-    fn start(events: &[Event], threads: &[i32]) -> Counting {
-        let mut counting = Counting { open: Vec::new(), refused: BTreeMap::new() };
+    fn start(events: &[Event], pid: i32, threads: &[i32]) -> Counting {
+        let mut counting = Counting { pid, open: Vec::new(), refused: BTreeMap::new() };
         for &event in events {
             let mut files = Vec::new();
             for &tid in threads {
@@ -94,7 +95,8 @@ impl Counting {
 
     fn read(&self) -> PerfCounts {
         let t_ns = monotonic_ns();
-        let mut counts = BTreeMap::new();
+        let mut counts: BTreeMap<_, _> =
+            vm_exits(self.pid).map(|exits| ("vm_exits".to_owned(), exits)).into_iter().collect();
         let mut refused = self.refused.clone();
         for (event, files) in &self.open {
             let read: io::Result<Vec<Counted>> = files.iter().map(read).collect();
@@ -105,6 +107,18 @@ impl Counting {
         }
         PerfCounts { t_ns, counts, refused }
     }
+}
+
+/// How often the VMs of a process left guest mode, as KVM says in debugfs; none if it has no VM.
+fn vm_exits(pid: i32) -> Option<u64> {
+    const KVM: &str = "/sys/kernel/debug/kvm";
+    // PID-FD
+    let is_its = |name: &str| name.split_once('-').is_some_and(|(of, _)| of == pid.to_string());
+    let vms = std::fs::read_dir(KVM).ok()?.flatten();
+    let exits = vms.filter(|vm| vm.file_name().to_str().is_some_and(is_its)).filter_map(|vm| {
+        std::fs::read_to_string(vm.path().join("exits")).ok()?.trim().parse::<u64>().ok()
+    });
+    exits.reduce(|sum, exits| sum + exits)
 }
 
 /// Counts `event` in a thread and in those that it begins from now on.
@@ -200,7 +214,7 @@ mod tests {
 
     #[test]
     fn counts_a_thread_and_those_that_it_begins() {
-        let counting = Counting::start(&[TASK_CLOCK], &[this_thread()]);
+        let counting = Counting::start(&[TASK_CLOCK], std::process::id() as i32, &[this_thread()]);
         if let Some(why) = counting.refused.get("task_clock") {
             eprintln!("skipped: perf events are not to be had here: {why}");
             return;
@@ -218,7 +232,7 @@ mod tests {
 
     #[test]
     fn what_the_hardware_does_not_offer_has_a_reason_and_no_count() {
-        let counting = Counting::start(&EVENTS, &[this_thread()]);
+        let counting = Counting::start(&EVENTS, std::process::id() as i32, &[this_thread()]);
         spin(5);
         let counts = counting.read();
         for event in EVENTS {
@@ -245,7 +259,8 @@ mod tests {
     #[test]
     fn a_thread_that_has_ended_is_no_reason_to_count_nothing() {
         let ended = std::thread::spawn(this_thread).join().unwrap();
-        let counting = Counting::start(&[TASK_CLOCK], &[ended, this_thread()]);
+        let counting =
+            Counting::start(&[TASK_CLOCK], std::process::id() as i32, &[ended, this_thread()]);
         if counting.refused.is_empty() {
             assert_eq!(counting.open[0].1.len(), 1);
         } else {

@@ -111,6 +111,8 @@ pub enum Metric {
     BranchesPerOp,
     /// Those of them that were mispredicted.
     BranchMissesPerOp,
+    /// How often the VM left guest mode for an operation, as KVM counts it.
+    VmExitsPerOp,
     /// Cycles for an instruction (CPI).
     CyclesPerInstruction,
     /// Part of the cache references that missed.
@@ -169,6 +171,7 @@ impl Metric {
             CacheMissesPerOp,
             BranchesPerOp,
             BranchMissesPerOp,
+            VmExitsPerOp,
             CyclesPerInstruction,
             CacheMissRate,
             BranchMissRate,
@@ -244,6 +247,7 @@ impl Metric {
             CacheMissesPerOp => ("cache_misses_per_op", "cache misses per operation", Lower),
             BranchesPerOp => ("branches_per_op", "branches per operation", Lower),
             BranchMissesPerOp => ("branch_misses_per_op", "branch misses per operation", Lower),
+            VmExitsPerOp => ("vm_exits_per_op", "exits of the VM per operation", Neither),
             CyclesPerInstruction => ("cycles_per_instruction", "cycles per instruction", Lower),
             CacheMissRate => ("cache_miss_rate", "cache misses per reference", Lower),
             BranchMissRate => ("branch_miss_rate", "branch misses per branch", Lower),

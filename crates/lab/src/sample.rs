@@ -332,7 +332,7 @@ fn guest_times(before: &Snapshot, after: &Snapshot) -> Vec<(Metric, f64)> {
     times.into_iter().chain(switches).collect()
 }
 
-/// What the CPUs counted for an operation, and of each other; an event that they do not count is in none of it.
+/// What the CPUs and KVM counted for an operation, and of each other; an event that they do not count is in none of it.
 fn perf_events(
     before: &Snapshot,
     after: &Snapshot,
@@ -354,6 +354,7 @@ fn perf_events(
         (Metric::CacheMissesPerOp, "cache_misses"),
         (Metric::BranchesPerOp, "branches"),
         (Metric::BranchMissesPerOp, "branch_misses"),
+        (Metric::VmExitsPerOp, "vm_exits"),
     ] {
         found.extend(over(rate(event), ops_per_s).map(|v| (metric, v)));
     }
