@@ -63,7 +63,7 @@ fn measures_every_window_of_every_contender() {
         let value = |m| sample.value(m).unwrap_or_else(|| panic!("{m} of {sample:?}"));
         assert!(value(Metric::Throughput) > 0.0);
         assert!(value(Metric::WorkPerVmCpuSecond) > 0.0);
-        assert!(value(Metric::VmCpuPercent) > 1.0);
+        assert!(value(Metric::VmCpuPercent) > 1.0, "{sample:?}");
         let has_hogs = sample.case == "lock";
         assert_eq!(sample.value(Metric::HogsCpuPercent).is_some(), has_hogs);
         // The observer sees no VM here, so there are no counts, not counts of zero.
