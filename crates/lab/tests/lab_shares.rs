@@ -22,6 +22,10 @@ const WINDOW: Duration = Duration::from_secs(3);
 /// The host has two CPUs.
 const HOST_PERCENT: f64 = 200.0;
 
+fn names_of(names: &[String]) -> Vec<&str> {
+    names.iter().map(String::as_str).collect()
+}
+
 fn kill(machine: &Machine, names: &[&str]) {
     for name in names {
         end(machine, name, libc::SIGKILL);
@@ -159,15 +163,18 @@ fn light_tasks_live_beside_heavy_ones() {
     const LATE_AFTER_S: f64 = 20.0;
     let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
     start_scheduler(&machine, &["--no-guest-knowledge"]);
-    let (anywhere, pinned, heavy) = (["a", "b", "c", "d"], ["e", "f", "g", "h"], ["x", "y"]);
-    for name in heavy {
-        nice_hog(&machine, name, -20, None);
-    }
-    for name in anywhere {
+    let anywhere: Vec<_> = (0..12).map(|i| format!("anywhere{i}")).collect();
+    let pinned: Vec<_> = (0..12).map(|i| format!("pinned{i}")).collect();
+    let (anywhere, pinned) = (names_of(&anywhere), names_of(&pinned));
+    let heavy = ["a", "b"];
+    for name in &anywhere {
         nice_hog(&machine, name, 19, None);
     }
-    for name in pinned {
+    for name in &pinned {
         nice_hog(&machine, name, 19, Some(vec![0]));
+    }
+    for name in heavy {
+        nice_hog(&machine, name, -20, None);
     }
     counted(&machine);
     let begun_s = uptime(&machine);
@@ -177,8 +184,10 @@ fn light_tasks_live_beside_heavy_ones() {
     let passed_s = uptime(&machine) - begun_s;
     let shares = (used(&machine, &anywhere), used(&machine, &pinned), used(&machine, &heavy));
     println!(
-        "{late} late turns in {passed_s:.0} s; light tasks used {:.2?} and pinned {:.2?} % of a CPU, heavy ones {:.0?}",
-        shares.0, shares.1, shares.2
+        "{late} late turns in {passed_s:.0} s; light tasks used {:.2} and pinned ones {:.2} % of a CPU, heavy ones {:.0?}",
+        shares.0.iter().sum::<f64>(),
+        shares.1.iter().sum::<f64>(),
+        shares.2
     );
     let most = (anywhere.len() + pinned.len()) as f64 * passed_s / LATE_AFTER_S;
     assert!((1..=most as u64).contains(&late), "{late} late turns, at most {most:.0}");
