@@ -54,7 +54,8 @@ struct hf_params {
 	u32 resume_boost_permille; /* of a slice: how far ahead a preempted holder is queued */
 	u64 spin_ns;		   /* for how long a vCPU may spin before it is taken at its word */
 	u64 look_ns;		   /* how soon a vCPU with preempted siblings is looked at */
-	u32 wakeup_margin_permille; /* of a slice: how far a waking task must be behind */
+	u32 wakeup_margin_permille;  /* of a slice: how far a waking task must be behind */
+	u32 sibling_margin_permille; /* the same of a vCPU that a sibling wakes */
 };
 
 /* Why a vCPU keeps the CPU at the end of its turn, or does not. */
@@ -538,11 +539,15 @@ HF_FN bool hf_may_give(u64 from_vtime, u32 from_weight, u64 to_vtime, u32 to_wei
 /*
  * May a waking task of @weight with this key take the CPU from one whose virtual time is
  * @curr_vtime? One that has slept for long is a slice behind the beginning of a turn: with a
- * margin of less than that it need not wait for the end of one.
+ * margin of less than that it need not wait for the end of one. A vCPU that is woken @by_sibling
+ * has to be further behind: those that sleep until a sibling lets them have a mutex or a byte
+ * would cut turns short as often as that, to run at once and contend again.
  */
-HF_FN bool hf_wakeup_preempts(u64 key, u64 curr_vtime, u32 weight, const struct hf_params *prm)
+HF_FN bool hf_wakeup_preempts(u64 key, u64 curr_vtime, u32 weight, bool by_sibling,
+			      const struct hf_params *prm)
 {
-	u64 margin = hf_part_of_slice(prm->wakeup_margin_permille, weight, prm);
+	u32 permille = by_sibling ? prm->sibling_margin_permille : prm->wakeup_margin_permille;
+	u64 margin = hf_part_of_slice(permille, weight, prm);
 
 	return hf_vtime_before(key + margin, curr_vtime);
 }

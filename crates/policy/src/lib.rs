@@ -129,9 +129,15 @@ impl Params {
     }
 
     /// May a waking task of `weight` take the CPU from a running one?
-    pub fn wakeup_preempts(&self, key: u64, curr_vtime: u64, weight: u32) -> bool {
+    pub fn wakeup_preempts(
+        &self,
+        key: u64,
+        curr_vtime: u64,
+        weight: u32,
+        by_sibling: bool,
+    ) -> bool {
         // SAFETY: reads `self` only.
-        unsafe { raw::hf_wakeup_preempts(key, curr_vtime, weight, self) }
+        unsafe { raw::hf_wakeup_preempts(key, curr_vtime, weight, by_sibling, self) }
     }
 }
 

@@ -22,6 +22,7 @@ const PARAMS: Params = Params {
     spin_ns: 200_000,
     look_ns: 100_000,
     wakeup_margin_permille: 500,
+    sibling_margin_permille: 1500,
 };
 
 #[derive(Clone, Debug)]
@@ -531,10 +532,14 @@ proptest! {
         let ahead = start - PARAMS.queue_key(start, VcpuClass::Holder, false, weight);
         let boost_ns = PARAMS.slice_ns * u64::from(PARAMS.resume_boost_permille) / 1000;
         prop_assert!(charge(0, boost_ns, weight).abs_diff(ahead) <= 1, "{ahead}");
-        let margin_ns = PARAMS.slice_ns * u64::from(PARAMS.wakeup_margin_permille) / 1000;
-        let behind = start - charge(0, margin_ns, weight);
-        prop_assert!(!PARAMS.wakeup_preempts(behind, start, weight));
-        prop_assert!(PARAMS.wakeup_preempts(behind - 1, start, weight));
+        for (by_sibling, permille) in
+            [(false, PARAMS.wakeup_margin_permille), (true, PARAMS.sibling_margin_permille)]
+        {
+            let margin_ns = PARAMS.slice_ns * u64::from(permille) / 1000;
+            let behind = start - charge(0, margin_ns, weight);
+            prop_assert!(!PARAMS.wakeup_preempts(behind, start, weight, by_sibling));
+            prop_assert!(PARAMS.wakeup_preempts(behind - 1, start, weight, by_sibling));
+        }
     }
 
     #[test]
@@ -546,8 +551,20 @@ proptest! {
         let p = Params { slice_ns, ..PARAMS };
         // At the earliest, and just before the end, of the turn of whom virtual time follows.
         let place = p.place(0, vtime_now, weight, true);
-        prop_assert!(p.wakeup_preempts(place, vtime_now, weight));
-        prop_assert!(p.wakeup_preempts(place, vtime_now + slice_ns - 1, weight));
+        prop_assert!(p.wakeup_preempts(place, vtime_now, weight, false));
+        prop_assert!(p.wakeup_preempts(place, vtime_now + slice_ns - 1, weight, false));
+    }
+
+    #[test]
+    fn whom_a_sibling_wakes_waits_for_half_a_turn(
+        vtime_now in 1u64 << 40..1 << 60,
+        weight in 128..100 * WEIGHT_NICE0,
+    ) {
+        // However long it has slept; half a turn as its own weight makes it.
+        let place = PARAMS.place(0, vtime_now, weight, true);
+        let half = charge(0, PARAMS.slice_ns / 2, weight);
+        prop_assert!(!PARAMS.wakeup_preempts(place, vtime_now + half - 1, weight, true));
+        prop_assert!(PARAMS.wakeup_preempts(place, vtime_now + half + 2, weight, true));
     }
 
     #[test]

@@ -20,6 +20,7 @@ fn params() -> impl Strategy<Value = Params> {
             spin_ns: 200_000,
             look_ns: 100_000,
             wakeup_margin_permille: 500,
+            sibling_margin_permille: 1500,
         },
     )
 }

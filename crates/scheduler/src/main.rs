@@ -99,6 +99,11 @@ struct Opts {
     #[clap(long, default_value = "500", value_parser = value_parser!(u32).range(0..=10_000))]
     wakeup_margin: u32,
 
+    /// The same of a vCPU that another of its VM wakes. With less, those that wait for each other in ways that
+    /// the host cannot see, such as for a mutex, take turns from each other and from the rest of the host.
+    #[clap(long, default_value = "1500", value_parser = value_parser!(u32).range(0..=10_000))]
+    sibling_margin: u32,
+
     /// Do not read guests: the base scheduler alone, for comparison.
     #[clap(long)]
     no_guest_knowledge: bool,
@@ -173,6 +178,7 @@ impl Opts {
             spin_ns: self.spin_us * 1000,
             look_ns: self.look_us * 1000,
             wakeup_margin_permille: self.wakeup_margin,
+            sibling_margin_permille: self.sibling_margin,
         })
     }
 }
@@ -221,7 +227,7 @@ impl<'a> Scheduler<'a> {
             spin_ns: params.spin_ns,
             look_ns: params.look_ns,
             wakeup_margin_permille: params.wakeup_margin_permille,
-            ..Default::default()
+            sibling_margin_permille: params.sibling_margin_permille,
         };
         let rodata = skel.maps.rodata_data.as_mut().context("the BPF object has no constants")?;
         rodata.guest_knowledge = !opts.no_guest_knowledge;

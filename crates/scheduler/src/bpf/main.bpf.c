@@ -72,6 +72,20 @@ static s32 claim_idle_cpu(struct task_struct *p)
 }
 
 /*
+ * Is it a vCPU of its own VM that wakes @p? It has sent an interrupt. (A timer that expires while
+ * one runs is counted as its: they cannot be told apart here.)
+ */
+static bool woken_by_sibling(struct task_struct *p)
+{
+	struct hf_vcpu *v = readable_vcpu_of(p), *waker;
+
+	if (!v)
+		return false;
+	waker = vcpu_of(bpf_get_current_task_btf());
+	return waker && waker != v && waker->kvm == v->kvm;
+}
+
+/*
  * A waking task that found no idle CPU may take one from the running task that is
  * furthest ahead of its share, its own CPU first. What is taken is only the turn:
  * a holder there still gets its grace in dispatch().
@@ -103,7 +117,8 @@ static void wakeup_preempt(struct task_struct *p, u64 key, u32 weight)
 			break;
 	}
 
-	if (victim >= 0 && hf_wakeup_preempts(key, victim_vtime, weight, &params)) {
+	if (victim >= 0 &&
+	    hf_wakeup_preempts(key, victim_vtime, weight, woken_by_sibling(p), &params)) {
 		struct cpu_ctx *cctx = cpu_ctx_of(victim);
 
 		if (cctx)
