@@ -495,14 +495,15 @@ HF_FN u64 hf_part_of_slice(u32 permille, u32 weight, const struct hf_params *prm
 /*
  * Where a runnable task is queued. A vCPU that was preempted while siblings wait for it
  * goes ahead of its turn, and so does one that had stopped to wait for a lock and is
- * woken: the lock is its own now. Only the order changes: what it runs is charged in
- * full, and once it is further ahead than the boost it waits like everybody else. The boost
- * is in CPU time of its own, so that it is worth the same to a small vCPU as to a large one.
+ * woken, for the lock is its own now, or one with an interrupt to serve that a sibling spins
+ * for. Only the order changes: what it runs is charged in full, and once it is further ahead
+ * than the boost it waits like everybody else. The boost is in CPU time of its own, so that it
+ * is worth the same to a small vCPU as to a large one.
  */
 HF_FN u64 hf_queue_key(u64 vtime, enum hf_class class, bool woken, u32 weight,
 		       const struct hf_params *prm)
 {
-	bool first = woken ? hf_is_queued(class) : hf_is_protected(class);
+	bool first = woken ? hf_is_queued(class) || class == HF_IRQ : hf_is_protected(class);
 
 	return first ? vtime - hf_part_of_slice(prm->resume_boost_permille, weight, prm) : vtime;
 }
@@ -546,9 +547,12 @@ HF_FN bool hf_may_give(u64 from_vtime, u32 from_weight, u64 to_vtime, u32 to_wei
 HF_FN bool hf_wakeup_preempts(u64 key, u64 curr_vtime, u32 weight, bool by_sibling,
 			      const struct hf_params *prm)
 {
-	u32 permille = by_sibling ? prm->sibling_margin_permille : prm->wakeup_margin_permille;
-	u64 margin = hf_part_of_slice(permille, weight, prm);
+	u32 permille = prm->wakeup_margin_permille;
+	u64 margin;
 
+	if (by_sibling && permille < prm->sibling_margin_permille)
+		permille = prm->sibling_margin_permille;
+	margin = hf_part_of_slice(permille, weight, prm);
 	return hf_vtime_before(key + margin, curr_vtime);
 }
 

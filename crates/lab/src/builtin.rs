@@ -20,7 +20,7 @@ const CAMPAIGN: [(&str, &str); 6] = [
 ];
 
 /// The others.
-const SINGLE: [(&str, &str); 15] = [
+const SINGLE: [(&str, &str); 16] = [
     ("demo", include_str!("../../../experiments/demo.toml")),
     ("contention", include_str!("../../../experiments/contention.toml")),
     ("bound", include_str!("../../../experiments/bound.toml")),
@@ -32,6 +32,7 @@ const SINGLE: [(&str, &str); 15] = [
     ("sharing", include_str!("../../../experiments/sharing.toml")),
     ("waits", include_str!("../../../experiments/waits.toml")),
     ("reasons", include_str!("../../../experiments/reasons.toml")),
+    ("margins", include_str!("../../../experiments/margins.toml")),
     ("overhead", include_str!("../../../experiments/overhead.toml")),
     ("workloads", include_str!("../../../experiments/workloads.toml")),
     ("aa", include_str!("../../../experiments/aa.toml")),

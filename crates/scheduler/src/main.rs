@@ -99,7 +99,7 @@ struct Opts {
     #[clap(long, default_value = "500", value_parser = value_parser!(u32).range(0..=10_000))]
     wakeup_margin: u32,
 
-    /// The same of a vCPU that another of its VM wakes. With less, those that wait for each other in ways that
+    /// The same, if it is more, of a vCPU that another of its VM wakes. With less, those that wait for each other in ways that
     /// the host cannot see, such as for a mutex, take turns from each other and from the rest of the host.
     #[clap(long, default_value = "1500", value_parser = value_parser!(u32).range(0..=10_000))]
     sibling_margin: u32,

@@ -36,11 +36,10 @@ const volatile s32 llc_node[HF_MAX_LLCS];
 static u64 vtime_now ALONE;
 
 /*
- * Readable vCPUs that are preempted now, and those of them that stopped in a critical
- * section or a queue. While there are none, nobody is looked at between turns.
+ * Readable vCPUs that are preempted now and stopped in a critical section or a queue. While there
+ * are none, nobody is looked at between turns.
  */
-static u32 nr_waiting ALONE;
-static u32 nr_stuck;
+static u32 nr_stuck ALONE;
 
 struct task_ctx {
 	u64 vtime;
@@ -53,10 +52,12 @@ struct task_ctx {
 	u64 group;	 /* cgroup that it counts in while runnable; 0: none */
 	u32 weight;	 /* among all tasks of the host, in 1/HF_WEIGHT_SCALE */
 	u32 own_weight;	 /* what it counts in @group */
-	enum hf_class class; /* what it was taken for when it last stopped */
-	bool held;	     /* it looked like a holder then, believed or not */
-	bool queued;	     /* in one of our queues */
-	bool listed;	     /* as preempted, in its VM */
+	enum hf_class class
+		; /* what it was taken for when it was preempted, or when a sibling woke it */
+	bool by_sibling; /* another vCPU of its VM has woken it */
+	bool held;	 /* it looked like a holder then, believed or not */
+	bool queued;	 /* in one of our queues */
+	bool listed;	 /* as preempted, in its VM */
 	struct hf_grace grace;
 };
 

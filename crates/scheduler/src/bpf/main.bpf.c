@@ -22,6 +22,7 @@
  * waits for the CPU. What cannot be read is scheduled as an ordinary task.
  */
 #include <scx/common.bpf.h>
+#include <bpf_experimental.h>
 #include "intf.h"
 #include <holdfast/kvm.bpf.h>
 #include <holdfast/vcpu.bpf.h>
@@ -46,16 +47,37 @@ static bool is_pcpu_kthread(const struct task_struct *p)
 	return (p->flags & PF_KTHREAD) && p->nr_cpus_allowed == 1;
 }
 
+/*
+ * Remembers of a vCPU that wakes, and finds no idle CPU, whether another one of its VM has woken it,
+ * and what for. Whoever runs when a timer or a device interrupts has woken nobody, nor has it when
+ * a wakeup comes that a CPU of another LLC has passed on: both are in interrupt context.
+ */
+static void note_waker(struct task_struct *p, struct task_ctx *tctx)
+{
+	struct hf_vcpu *v = readable_vcpu_of(p), *waker;
+
+	if (!v || !bpf_in_task())
+		return;
+	waker = vcpu_of(bpf_get_current_task_btf());
+	if (!waker || waker == v || waker->kvm != v->kvm)
+		return;
+	tctx->by_sibling = true;
+	/* Their VMM is one process: the guest's memory can be read here. */
+	tctx->class = end_class(v, hf_read_class(v));
+}
+
 s32 BPF_STRUCT_OPS(holdfast_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 {
 	bool is_idle = false;
 	s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
-	struct task_ctx *tctx;
+	struct task_ctx *tctx = task_ctx_of(p);
 
-	if (!is_idle)
+	if (!is_idle) {
+		if (tctx)
+			note_waker(p, tctx);
 		return cpu;
+	}
 	/* An idle CPU needs no queue, and so no lock that others want. */
-	tctx = task_ctx_of(p);
 	if (tctx)
 		place(tctx, true);
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, params.slice_ns, 0);
@@ -72,25 +94,11 @@ static s32 claim_idle_cpu(struct task_struct *p)
 }
 
 /*
- * Is it a vCPU of its own VM that wakes @p? It has sent an interrupt. (A timer that expires while
- * one runs is counted as its: they cannot be told apart here.)
- */
-static bool woken_by_sibling(struct task_struct *p)
-{
-	struct hf_vcpu *v = readable_vcpu_of(p), *waker;
-
-	if (!v)
-		return false;
-	waker = vcpu_of(bpf_get_current_task_btf());
-	return waker && waker != v && waker->kvm == v->kvm;
-}
-
-/*
  * A waking task that found no idle CPU may take one from the running task that is
  * furthest ahead of its share, its own CPU first. What is taken is only the turn:
  * a holder there still gets its grace in dispatch().
  */
-static void wakeup_preempt(struct task_struct *p, u64 key, u32 weight)
+static void wakeup_preempt(struct task_struct *p, u64 key, u32 weight, bool by_sibling)
 {
 	s32 first = scx_bpf_task_cpu(p), cpu = first, victim = -1;
 	u64 victim_vtime = 0, now = scx_bpf_now();
@@ -117,8 +125,7 @@ static void wakeup_preempt(struct task_struct *p, u64 key, u32 weight)
 			break;
 	}
 
-	if (victim >= 0 &&
-	    hf_wakeup_preempts(key, victim_vtime, weight, woken_by_sibling(p), &params)) {
+	if (victim >= 0 && hf_wakeup_preempts(key, victim_vtime, weight, by_sibling, &params)) {
 		struct cpu_ctx *cctx = cpu_ctx_of(victim);
 
 		if (cctx)
@@ -158,7 +165,7 @@ static void list_woken(struct task_struct *p, struct task_ctx *tctx)
 		return;
 	tctx->held = false;
 	tctx->listed = true;
-	count_waiting(tctx->class, 1);
+	count_stuck(tctx->class, 1);
 	list_preempted(&vm->preempted, v, HF_UNKNOWN);
 }
 
@@ -173,8 +180,8 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	struct task_ctx *tctx = task_ctx_of(p);
 	enum hf_class class;
 	struct cpu_ctx *cctx;
+	bool selected, first;
 	u64 key, queue;
-	bool selected;
 	s32 cpu;
 
 	/* At the end of a turn it waits like everybody else: two of them would have the CPU for ever. */
@@ -195,13 +202,16 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 
+	if (woken && !selected)
+		note_waker(p, tctx);
 	reweigh(p, tctx);
 	place_among_others(tctx, woken);
 	class = resume_first_enabled ? tctx->class : HF_UNKNOWN;
 	/* Whose turn a real-time task cuts short goes on first, and has what is left of it. */
 	key = hf_queue_key(tctx->vtime, cut_short ? HF_HOLDER : class, woken, tctx->weight,
 			   &params);
-	if (key != tctx->vtime && !cut_short)
+	first = key != tctx->vtime;
+	if (first && !cut_short)
 		count_resumed_first(p);
 
 	if (queue >= HF_CPU_QUEUE && (cctx = cpu_ctx_of(scx_bpf_task_cpu(p))))
@@ -221,7 +231,7 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	if (cpu >= 0)
 		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 	else if (woken)
-		wakeup_preempt(p, key, tctx->weight);
+		wakeup_preempt(p, key, tctx->weight, tctx->by_sibling && !first);
 }
 
 void BPF_STRUCT_OPS(holdfast_dequeue, struct task_struct *p, u64 deq_flags)
@@ -332,7 +342,7 @@ static void resumed(struct task_struct *p, struct task_ctx *tctx, u64 now)
 	struct hf_vm_ctx *vm = vm_ctx_of(v);
 
 	tctx->listed = false;
-	count_waiting(tctx->class, -1);
+	count_stuck(tctx->class, -1);
 	if (!vm)
 		return;
 	unlist_preempted(&vm->preempted, v);
@@ -352,6 +362,7 @@ void BPF_STRUCT_OPS(holdfast_running, struct task_struct *p)
 	if (tctx->listed)
 		resumed(p, tctx, now);
 	tctx->queued = false;
+	tctx->by_sibling = false;
 	tctx->class = HF_UNKNOWN;
 	tctx->charged_ns = p->se.sum_exec_runtime;
 	reweigh(p, tctx);
@@ -432,11 +443,8 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 		    (!cctx->has_pinned && !scx_bpf_dsq_nr_queued(llc_of(cpu))))
 			forgive(tctx);
 	}
-	/*
-	 * Its memory can be read only while it is current, which a remote dequeue is not.
-	 * What it halts for matters only if it has to queue when it wakes.
-	 */
-	if (bpf_get_current_task_btf() != p || (!runnable && !READ_ONCE(nr_waiting)))
+	/* Its memory can be read only while it is current, which a remote dequeue is not. */
+	if (!runnable || bpf_get_current_task_btf() != p)
 		return;
 	v = readable_vcpu_of(p);
 	if (!v)
@@ -444,17 +452,16 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	class = hf_read_class(v);
 	/* A guest may say for ever that it is called, as it may that it holds a lock. */
 	ended = end_class(v, class);
-	if (runnable)
-		hf_see(&tctx->grace, ended, p->se.sum_exec_runtime);
+	hf_see(&tctx->grace, ended, p->se.sum_exec_runtime);
 	tctx->class = hf_believed(ended, &tctx->grace, p->se.sum_exec_runtime, &params);
-	vm = runnable ? vm_ctx_of(v) : NULL;
+	vm = vm_ctx_of(v);
 	if (!vm)
 		return;
 	vm_stat_add(vm, HF_STAT_STOPPED + class, 1);
 	tctx->stopped_at = now;
 	tctx->held = hf_is_protected(class) || hf_is_protected(tctx->class);
 	tctx->listed = true;
-	count_waiting(tctx->class, 1);
+	count_stuck(tctx->class, 1);
 	list_preempted(&vm->preempted, v, tctx->class);
 }
 

@@ -84,10 +84,9 @@ static struct hf_vm_ctx *vm_ctx_of(const struct hf_vcpu *v)
 	return bpf_map_lookup_elem(&vm_ctxs, &kvm);
 }
 
-/* Counts the preempted vCPUs of the host, and those of them whose class says that others wait. */
-static void count_waiting(enum hf_class class, int n)
+/* Counts the preempted vCPUs of the host whose class says that others wait. */
+static void count_stuck(enum hf_class class, int n)
 {
-	__sync_fetch_and_add(&nr_waiting, n);
 	if (hf_is_protected(class) || class == HF_WAITER)
 		__sync_fetch_and_add(&nr_stuck, n);
 }
