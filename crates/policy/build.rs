@@ -52,6 +52,8 @@ fn main() {
         .allowlist_item("(hf|HF)_.*")
         .rustified_enum("hf_(class|verdict|target)")
         .derive_default(true)
+        // Its defaults are those of the scheduler, in src/lib.rs.
+        .no_default("hf_params")
         .derive_eq(true)
         .derive_hash(true)
         .parse_callbacks(Box::new(RustNames))

@@ -54,6 +54,20 @@ pub fn classify(facts: &GuestFacts) -> VcpuClass {
 }
 
 impl Params {
+    /// What the scheduler does unless told otherwise.
+    pub const DEFAULT: Self = Self {
+        slice_ns: 2_000_000,
+        grace_max_ns: 3_000_000,
+        grace_step_ns: 30_000,
+        grace_bank_max_ns: 20_000_000,
+        grace_share_permille: 100,
+        resume_boost_permille: 2500,
+        spin_ns: 200_000,
+        look_ns: 100_000,
+        wakeup_margin_permille: 500,
+        sibling_margin_permille: 1500,
+    };
+
     /// Decides, at the end of a turn or of a step of grace, whether a vCPU keeps its CPU.
     /// `bank_ns` is the grace its VM has saved.
     pub fn decide(
@@ -138,6 +152,12 @@ impl Params {
     ) -> bool {
         // SAFETY: reads `self` only.
         unsafe { raw::hf_wakeup_preempts(key, curr_vtime, weight, by_sibling, self) }
+    }
+}
+
+impl Default for Params {
+    fn default() -> Self {
+        Self::DEFAULT
     }
 }
 

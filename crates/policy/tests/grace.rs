@@ -11,16 +11,11 @@ use common::{class, siblings};
 fn params() -> impl Strategy<Value = Params> {
     (1_000u64..100_000, 1u64..100, 0u32..=1000, 0u64..50_000_000).prop_map(
         |(grace_step_ns, steps, grace_share_permille, grace_bank_max_ns)| Params {
-            slice_ns: 2_000_000,
             grace_max_ns: grace_step_ns * steps,
             grace_step_ns,
             grace_bank_max_ns,
             grace_share_permille,
-            resume_boost_permille: 2000,
-            spin_ns: 200_000,
-            look_ns: 100_000,
-            wakeup_margin_permille: 500,
-            sibling_margin_permille: 1500,
+            ..Params::DEFAULT
         },
     )
 }

@@ -60,48 +60,58 @@ const _: () = assert!(MAX_LLCS == bpf_intf::HF_MAX_LLCS as usize);
 #[derive(Debug, Parser)]
 struct Opts {
     /// Time a task may run while others wait, in us.
-    #[clap(short = 's', long, default_value = "2000", value_parser = value_parser!(u64).range(100..=100_000))]
+    #[clap(short = 's', long, default_value_t = Params::DEFAULT.slice_ns / 1000)]
+    #[clap(value_parser = value_parser!(u64).range(100..=100_000))]
     slice_us: u64,
 
     /// Longest time a vCPU in a critical section is kept running past its turn, in us.
-    #[clap(long, default_value = "3000", value_parser = value_parser!(u64).range(5..=10_000))]
+    #[clap(long, default_value_t = Params::DEFAULT.grace_max_ns / 1000)]
+    #[clap(value_parser = value_parser!(u64).range(5..=10_000))]
     grace_max_us: u64,
 
     /// After how long such a vCPU is looked at first, in us; each further look is twice as late.
-    #[clap(long, default_value = "30", value_parser = value_parser!(u64).range(5..=10_000))]
+    #[clap(long, default_value_t = Params::DEFAULT.grace_step_ns / 1000)]
+    #[clap(value_parser = value_parser!(u64).range(5..=10_000))]
     grace_step_us: u64,
 
     /// Most grace a VM may use, in per mille of the CPU time it uses.
-    #[clap(long, default_value = "100", value_parser = value_parser!(u32).range(0..=1000))]
+    #[clap(long, default_value_t = Params::DEFAULT.grace_share_permille)]
+    #[clap(value_parser = value_parser!(u32).range(0..=1000))]
     grace_share: u32,
 
     /// Most grace a VM can save up, in us.
-    #[clap(long, default_value = "20000", value_parser = value_parser!(u64).range(0..=1_000_000))]
+    #[clap(long, default_value_t = Params::DEFAULT.grace_bank_max_ns / 1000)]
+    #[clap(value_parser = value_parser!(u64).range(0..=1_000_000))]
     grace_bank_us: u64,
 
     /// How far ahead of its turn a preempted lock holder is queued, in per mille of a slice. The defaults are a turn and
     /// the longest grace.
-    #[clap(long, default_value = "2500", value_parser = value_parser!(u32).range(0..=10_000))]
+    #[clap(long, default_value_t = Params::DEFAULT.resume_boost_permille)]
+    #[clap(value_parser = value_parser!(u32).range(0..=10_000))]
     resume_boost: u32,
 
     /// How soon a running vCPU is looked at while siblings of it are preempted in critical sections, in
     /// us; a look that finds it busy makes the next one twice as late.
-    #[clap(long, default_value = "100", value_parser = value_parser!(u64).range(20..=100_000))]
+    #[clap(long, default_value_t = Params::DEFAULT.look_ns / 1000)]
+    #[clap(value_parser = value_parser!(u64).range(20..=100_000))]
     look_us: u64,
 
     /// For how long a vCPU may spin, as pause-loop exits tell, before its CPU goes to whom KVM proposes although
     /// nobody is known to be stuck, in us. A VM whose waiters for paravirtual locks exit is taken at its word at once.
-    #[clap(long, default_value = "200", value_parser = value_parser!(u64).range(0..=100_000))]
+    #[clap(long, default_value_t = Params::DEFAULT.spin_ns / 1000)]
+    #[clap(value_parser = value_parser!(u64).range(0..=100_000))]
     spin_us: u64,
 
     /// By how much a waking task has to be behind a running one to take its CPU, in per mille of a slice. With 1000
     /// or more even one that has slept for long may have to wait for the end of a turn.
-    #[clap(long, default_value = "500", value_parser = value_parser!(u32).range(0..=10_000))]
+    #[clap(long, default_value_t = Params::DEFAULT.wakeup_margin_permille)]
+    #[clap(value_parser = value_parser!(u32).range(0..=10_000))]
     wakeup_margin: u32,
 
     /// The same, if it is more, of a vCPU that another of its VM wakes. With less, those that wait for each other in ways that
     /// the host cannot see, such as for a mutex, take turns from each other and from the rest of the host.
-    #[clap(long, default_value = "1500", value_parser = value_parser!(u32).range(0..=10_000))]
+    #[clap(long, default_value_t = Params::DEFAULT.sibling_margin_permille)]
+    #[clap(value_parser = value_parser!(u32).range(0..=10_000))]
     sibling_margin: u32,
 
     /// Do not read guests: the base scheduler alone, for comparison.
