@@ -120,10 +120,14 @@ counters! {
             "Yields of who sent an interrupt: to whom it was sent";
         nr_ipi_refused = asked(FOR_IPI, Target::ToNobody),
             "Yields of who sent an interrupt that were refused";
+        nr_other_to_holder = asked(FOR_OTHER, Target::ToHolder),
+            "Yields asked for a reason that is not known: to a preempted holder of the VM";
+        nr_other_to_called = asked(FOR_OTHER, Target::ToCalled),
+            "Yields asked for a reason that is not known: to a preempted sibling with calls pending";
         nr_other_to_named = asked(FOR_OTHER, Target::ToNamed),
-            "Yields of vCPUs of which nothing is read: to the sibling KVM named";
+            "Yields asked for a reason that is not known: to the sibling KVM named";
         nr_other_refused = asked(FOR_OTHER, Target::ToNobody),
-            "Yields of vCPUs of which nothing is read that were refused";
+            "Yields asked for a reason that is not known that were refused";
         nr_looked = LOOKED + Target::ToNobody as u32,
             "Looks at running vCPUs with preempted siblings that found them busy";
         nr_look_to_holder = LOOKED + Target::ToHolder as u32,
@@ -251,12 +255,14 @@ impl Decisions {
         writeln!(
             w,
             "  {:>8} yields after IPIs: holder {} called {} named {} refused {}, \
-             of unread vCPUs: named {} refused {}",
+             for other reasons: holder {} called {} named {} refused {}",
             "",
             self.nr_ipi_to_holder,
             self.nr_ipi_to_called,
             self.nr_ipi_to_named,
             self.nr_ipi_refused,
+            self.nr_other_to_holder,
+            self.nr_other_to_called,
             self.nr_other_to_named,
             self.nr_other_refused,
         )?;

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the BPF part needs of a kernel is what is checked before it is loaded.
+//! What the BPF part needs of a kernel is what is checked before it is loaded, and what it counts is
+//! what users are told.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use holdfast_checks::REQUIRED_KFUNCS;
+use holdfast_policy::Target;
 use object::{Object, ObjectSymbol};
+
+use crate::bpf_intf::{hf_stat_HF_NR_STATS as NR_STATS, hf_stat_HF_STAT_LOOKED as LOOKED};
+use crate::stats::Metrics;
 
 #[test]
 fn functions_checked_for_are_those_the_bpf_part_cannot_do_without() {
@@ -20,4 +26,19 @@ fn functions_checked_for_are_those_the_bpf_part_cannot_do_without() {
         .collect();
     let checked: BTreeSet<_> = REQUIRED_KFUNCS.into_iter().collect();
     assert_eq!(needed, checked, "put what is needed into REQUIRED_KFUNCS of holdfast-checks");
+}
+
+#[test]
+fn every_counter_of_the_bpf_part_is_reported_once() {
+    let read = RefCell::new(Vec::new());
+    Metrics::read(|index| {
+        read.borrow_mut().push(index);
+        0
+    });
+    let mut read = read.into_inner();
+    read.sort_unstable();
+    // A look has no sibling that KVM names.
+    let counted: Vec<u32> =
+        (0..NR_STATS).filter(|i| *i != LOOKED + Target::ToNamed as u32).collect();
+    assert_eq!(read, counted, "a field of stats.rs for each");
 }
