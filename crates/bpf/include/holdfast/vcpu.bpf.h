@@ -19,8 +19,10 @@ struct {
 
 /*
  * Class of a vCPU whose thread, or a sibling's, is current: the addresses are of
- * the VMM's memory. The reads do not fault, so a page that is not there, memory
- * that is encrypted or a thread of somebody else's give HF_UNKNOWN.
+ * the VMM's memory. The reads do not fault, so a page that is not there or a
+ * thread of somebody else's gives HF_UNKNOWN. Encrypted memory may well be read:
+ * that of SEV and SEV-ES gives ciphertext. What guards there is that discovery
+ * finds no BTF of a kernel in it, so that a vCPU of such a VM never has an epoch.
  *
  * The common answer, Free, costs one read of four bytes.
  */
