@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Directed yields in the lab's host: the scheduler knows what KVM asks each of them for, and the observer, which
-//! sees the exits that ask and what `yield_to()` returns, counts the same.
+//! sees the exits that ask and what `yield_to()` returns, counts the same. Who watches is told of them by VM.
 //! Needs what `make build` builds, and either the network or packages in the cache; no root.
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use serde_json::Value;
 mod emulated;
 
 use emulated::{
-    Lines, counted, eventually, of_vcpus, on_an_emulated_host, spec, start_scheduler, uptime,
+    Lines, counted, end, eventually, of_vcpus, on_an_emulated_host, spec, start_scheduler, uptime,
 };
 
 const COUNTERS: &str = "/tmp/counters";
@@ -43,6 +43,27 @@ fn at_rest(reports: &mut Lines<'_>, pid: u64) -> Vec<Value> {
             return all;
         }
     }
+}
+
+/// Watches with `--monitor`, which has to tell of yields of a VM that runs.
+fn watch(machine: &Machine, pid: u64) {
+    let program = machine.dist_path("scx_holdfast");
+    let mut lines = Lines::of(machine, "monitor", &[&program, "--monitor", "1"]);
+    let of_vm = format!("  {pid:>8} grace: ");
+    // The first report is of no time.
+    let told = (0..5).any(|_| {
+        let is_of_vm = |line: &String| line.starts_with(&of_vm);
+        lines.find(is_of_vm).expect("it watches until it is ended");
+        let [need, preempted, asked] = [(); 3].map(|()| lines.next().unwrap());
+        assert!(need.trim_start().starts_with("grace needed, us (log2): ["), "{need}");
+        assert!(preempted.trim_start().starts_with("preempted: free "), "{preempted}");
+        assert!(asked.trim_start().starts_with("yields at pause exits: holder "), "{asked}");
+        let mut counts = asked.split([' ', ',']).filter_map(|word| word.parse::<u64>().ok());
+        counts.any(|n| n > 0)
+    });
+    assert!(told, "no yield in five reports");
+    let ended = end(machine, "monitor", libc::SIGINT);
+    assert!(ended.status.success(), "{ended:?}");
 }
 
 /// Yields by reason, each asked for and granted, and what the observer counted meanwhile.
@@ -89,6 +110,10 @@ fn count(machine: &Machine, reports: &mut Lines<'_>, pause_exits: bool) -> Yield
     signal(machine, &child, libc::SIGSTOP);
     let seen = at_rest(reports, pid);
     let scheduler = counted(machine);
+    if pause_exits {
+        signal(machine, &child, libc::SIGCONT);
+        watch(machine, pid);
+    }
     machine.stop_guest(&name).unwrap();
 
     let by = |reason: &str| {
