@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::experiment::{Contender, Expectation, Experiment, Figure};
 use crate::metric::Metric;
 use crate::result::{
-    Comparison, Provenance, RunResult, SCHEMA, SchedulerCounter, Summary, Verdict,
+    Comparison, GraceNeed, Provenance, RunResult, SCHEMA, SchedulerCounter, Summary, Verdict,
 };
 use crate::sample::Sample;
 use crate::scheduler;
@@ -28,6 +28,7 @@ pub fn conclude(
         summaries: Vec::new(),
         comparisons: Vec::new(),
         scheduler_counters: Vec::new(),
+        grace_needs: Vec::new(),
         expectations: Vec::new(),
     };
     let settings = result.provenance.statistics;
@@ -35,6 +36,12 @@ pub fn conclude(
         for case in &experiment.cases {
             for contender in &experiment.contenders {
                 result.scheduler_counters.extend(count(
+                    &result.samples,
+                    experiment,
+                    &case.name,
+                    contender,
+                ));
+                result.grace_needs.extend(sum_graces(
                     &result.samples,
                     experiment,
                     &case.name,
@@ -137,6 +144,36 @@ fn count(
         })
     };
     values.into_iter().filter_map(counter).collect()
+}
+
+/// How long a contender's graces had to be, over all windows; none if it gave none.
+fn sum_graces(
+    samples: &[Sample],
+    experiment: &Experiment,
+    case: &str,
+    contender: &Contender,
+) -> Option<GraceNeed> {
+    if !scheduler::is_understood(contender) {
+        return None;
+    }
+    let of = |s: &&Sample| {
+        s.experiment == experiment.name && s.case == case && s.contender == contender.name
+    };
+    let (mut windows, mut us_log2) = (0, Vec::new());
+    for need in samples.iter().filter(of).map(Sample::grace_need_us_log2) {
+        windows += u32::from(!need.is_empty());
+        us_log2.resize(us_log2.len().max(need.len()), 0u64);
+        for (sum, n) in us_log2.iter_mut().zip(need) {
+            *sum = sum.saturating_add(n);
+        }
+    }
+    us_log2.iter().any(|n| *n > 0).then(|| GraceNeed {
+        experiment: experiment.name.clone(),
+        case: case.into(),
+        contender: contender.name.clone(),
+        windows,
+        us_log2,
+    })
 }
 
 fn summarise(samples: &[Sample], key: Key, contender: &str) -> Option<Summary> {

@@ -43,6 +43,9 @@ pub struct RunResult {
     /// What contenders counted of themselves, if they are known to.
     #[serde(default)]
     pub scheduler_counters: Vec<SchedulerCounter>,
+    /// How long the graces had to be that contenders gave, if they say.
+    #[serde(default)]
+    pub grace_needs: Vec<GraceNeed>,
     /// What the experiments had to show, and whether they did.
     pub expectations: Vec<Verdict>,
 }
@@ -176,6 +179,22 @@ pub struct SchedulerCounter {
     pub windows: u32,
     /// Mean over them, per second of VM CPU time.
     pub per_vm_cpu_second: f64,
+}
+
+/// How long the graces had to be that a contender gave the VM that is measured, in one case.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GraceNeed {
+    /// Name of the experiment.
+    pub experiment: String,
+    /// Name of the case.
+    pub case: String,
+    /// Name of the contender.
+    pub contender: String,
+    /// Windows that count and in which it said something.
+    pub windows: u32,
+    /// Sum over them of the graces that ended because the vCPU left its critical section: `[i]` counts
+    /// those that took [2^i, 2^(i+1)) us, the last one longer ones, too.
+    pub us_log2: Vec<u64>,
 }
 
 /// Something a result had to show, and what it did show.

@@ -262,17 +262,35 @@ impl Sample {
     /// What the scheduler counted in this window, of the host and of the VM that is measured, each per
     /// second of VM CPU time.
     pub fn scheduler_counters(&self) -> BTreeMap<String, f64> {
-        let ends = (self.before.as_ref(), self.after.as_ref());
-        let (Some(before), Some(after)) = ends else { return BTreeMap::new() };
-        let (Some(old), Some(new)) = (&before.scheduler, &after.scheduler) else {
-            return BTreeMap::new();
-        };
+        let Some([old, new]) = self.counted() else { return BTreeMap::new() };
         let Some(cpus) = self.value(Metric::VmCpuPercent).map(|p| p / 100.0).filter(|c| *c > 0.0)
         else {
             return BTreeMap::new();
         };
-        let vm = after.cpu.tasks.iter().find(|t| t.name == self.vm).map_or(0, |t| t.pid);
-        new.per_second(old, vm).into_iter().map(|(name, rate)| (name, rate / cpus)).collect()
+        let rates = new.per_second(old, self.vm_pid()).into_iter();
+        rates.map(|(name, rate)| (name, rate / cpus)).collect()
+    }
+
+    /// Graces of the VM that is measured that ended in this window because a vCPU left its critical
+    /// section: `[i]` counts those that took [2^i, 2^(i+1)) us. Empty if the window does not count, or the
+    /// scheduler does not say.
+    pub fn grace_need_us_log2(&self) -> Vec<u64> {
+        match self.counted() {
+            Some([_, new]) if self.is_valid() => new.grace_need_us_log2(self.vm_pid()),
+            _ => Vec::new(),
+        }
+    }
+
+    /// What the scheduler said at both ends; what it says at the second is of the time between them.
+    fn counted(&self) -> Option<[&Counted; 2]> {
+        let [before, after] = [self.before.as_ref()?, self.after.as_ref()?];
+        Some([before.scheduler.as_ref()?, after.scheduler.as_ref()?])
+    }
+
+    /// Process of the VM that is measured; 0 if it is not known.
+    fn vm_pid(&self) -> i32 {
+        let mut tasks = self.after.iter().flat_map(|after| &after.cpu.tasks);
+        tasks.find(|t| t.name == self.vm).map_or(0, |t| t.pid)
     }
 
     /// Value of `metric`, if the window counts and it was measured.

@@ -44,11 +44,21 @@ impl Counted {
         if seconds <= 0.0 {
             return BTreeMap::new();
         }
-        let of_vms = self.counters.get("vms").and_then(Value::as_object);
-        let of_vm = of_vms.and_then(|vms| vms.get(&vm.to_string())).and_then(Value::as_object);
-        let counts = self.counters.iter().chain(of_vm.into_iter().flatten());
+        let counts = self.counters.iter().chain(self.of_vm(vm).into_iter().flatten());
         let counts = counts.filter(|(name, _)| !is_gauge(name));
         counts.filter_map(|(name, v)| Some((name.clone(), v.as_f64()? / seconds))).collect()
+    }
+
+    /// How long graces of the VM whose process is `vm` took that ended because a vCPU left its critical
+    /// section: `[i]` counts [2^i, 2^(i+1)) us. Empty if the scheduler does not say.
+    pub fn grace_need_us_log2(&self, vm: i32) -> Vec<u64> {
+        let need = self.of_vm(vm).and_then(|counts| counts.get("grace_need_us_log2"));
+        let need = need.and_then(Value::as_array).into_iter().flatten();
+        need.map(Value::as_u64).collect::<Option<_>>().unwrap_or_default()
+    }
+
+    fn of_vm(&self, vm: i32) -> Option<&Map<String, Value>> {
+        self.counters.get("vms")?.get(vm.to_string())?.as_object()
     }
 }
 
@@ -67,7 +77,7 @@ pub fn is_understood(contender: &Contender) -> bool {
 pub type Group = (&'static str, &'static [(&'static str, &'static str)]);
 
 /// What reports show of the counters.
-pub const SHOWN: [Group; 7] = [
+pub const SHOWN: [Group; 8] = [
     (
         "grace",
         &[
@@ -78,6 +88,7 @@ pub const SHOWN: [Group; 7] = [
             ("over budget", "nr_over_budget"),
             ("backed off", "nr_backed_off"),
             ("waits", "nr_waits"),
+            ("nothing to protect", "nr_unprotected"),
         ],
     ),
     (
@@ -128,6 +139,7 @@ pub const SHOWN: [Group; 7] = [
             ("unknown", "nr_preempted_unknown"),
         ],
     ),
+    ("tasks", &[("preempted by one that wakes", "nr_wakeup_preempt"), ("late turns", "nr_late")]),
 ];
 
 #[cfg(test)]
@@ -140,10 +152,12 @@ mod tests {
         let before = at(1_000_000_000, r#"{"errno":0,"args":{"resp":{"nr_kept":7}}}"#);
         let line = r#"{"errno":0,"args":{"resp":{"nr_vms_readable":2,"nr_kept":30,"name":"x",
             "vcpus":{"nr_extended":90},
-            "vms":{"77":{"nr_extended":50,"need":[1,2]},"78":{"nr_extended":40}}}}}"#;
-        let rates = at(3_000_000_000, line).per_second(&before, 77);
+            "vms":{"77":{"nr_extended":50,"grace_need_us_log2":[1,2]},"78":{"nr_extended":40}}}}}"#;
+        let after = at(3_000_000_000, line);
         let expected = [("nr_extended".to_string(), 25.0), ("nr_kept".into(), 15.0)];
-        assert_eq!(rates, BTreeMap::from(expected));
+        assert_eq!(after.per_second(&before, 77), BTreeMap::from(expected));
+        assert_eq!(after.grace_need_us_log2(77), [1, 2]);
+        assert!(after.grace_need_us_log2(78).is_empty(), "it says nothing of it");
         assert!(before.per_second(&before, 77).is_empty());
     }
 

@@ -189,11 +189,19 @@ fn snapshot(t_s: f64, within: f64, ops_per_cpu_s: f64, contender: usize) -> Snap
         observer: Some(json!({"schema": "holdfast.preemptions/1", "t_ns": ns(t_s),
             "lost_events": 0, "vms": [{"pid": 100, "vcpus": [vcpu]}]})),
         scheduler: (contender > 0).then(|| {
-            let decisions = json!({"nr_extended": 300.0 * within, "nr_released": 290.0 * within,
+            // 120 in a window: of 16 us, 0.5 ms and 1 ms at least.
+            let need = [(4, 60.0), (9, 16.0), (10, 4.0)];
+            let mut need_us_log2 = vec![0; 16];
+            need.iter().for_each(|(i, n)| need_us_log2[*i] = (n * within) as u64);
+            let decisions = json!({"nr_extended": 300.0 * within, "nr_released": 80.0 * within,
                 "grace_ns": 8e6 * within, "nr_pause_to_holder": 12.0 * within,
-                "nr_preempted_free": 400.0 * within});
+                "nr_preempted_free": 400.0 * within, "nr_unprotected": 500.0 * within,
+                "grace_need_us_log2": need_us_log2});
+            // Who reads no guests has no VMs.
+            let vms = if contender == 2 { json!({"100": decisions}) } else { json!({}) };
             let line = json!({"errno": 0, "args": {"resp": {"nr_vms_readable": 1,
-                "nr_kept": 20.0 * within, "vms": {"100": decisions}}}});
+                "nr_kept": 20.0 * within, "nr_wakeup_preempt": 30.0 * within, "nr_late": 0,
+                "vms": vms}}});
             Counted::parse(&line.to_string(), ns(t_s)).expect("it is an answer")
         }),
     }

@@ -8,9 +8,10 @@ use crate::experiment::{Case, Experiment};
 use crate::metric::Metric;
 use crate::report::format::{figure, optional, ratio};
 use crate::report::svg::NR_SERIES;
-use crate::report::view::Deeds;
+use crate::report::view::{Deeds, GRACE_BOUNDS_US, GRACES, Graces};
 use crate::report::{self, plots, sources, view};
 use crate::result::{Comparison, ResultError, RunResult, Verdict};
+use crate::scheduler::SHOWN;
 
 const STYLE: &str = include_str!("report.css");
 
@@ -146,6 +147,7 @@ fn write_experiment(out: &mut String, result: &RunResult, experiment: &Experimen
         &plots::shares(result, experiment),
         "Share of CPU against fair share, a dot for each window; the band is 5 points wide either way",
     )?;
+    write_graces(out, &view::graces(result, experiment))?;
     for case in &experiment.cases {
         write_case(out, result, experiment, case)?;
     }
@@ -237,23 +239,49 @@ fn write_table(
 
 /// What schedulers say they did: a row for each counter, a column for each scheduler.
 fn write_deeds(out: &mut String, all: &[Deeds]) -> fmt::Result {
-    let Some(first) = all.first() else { return Ok(()) };
+    if all.is_empty() {
+        return Ok(());
+    }
     writeln!(out, "<details><summary>What the scheduler did, per VM-CPU-second</summary>")?;
     write!(out, "<div class=\"wide\"><table>\n<tr><th>counter</th>")?;
     for deeds in all {
         write!(out, "<th>{}</th>", escape(deeds.contender))?;
     }
     writeln!(out, "</tr>")?;
-    // All of them are the same program, so they have the same counters.
-    for (g, (title, counters)) in first.groups.iter().enumerate() {
-        for (i, (name, _)) in counters.iter().enumerate() {
+    for (title, counters) in SHOWN {
+        for (name, _) in counters {
+            // One that reads no guests counts nothing of them.
+            let values: Vec<_> = all.iter().map(|deeds| deeds.value(title, name)).collect();
+            if values.iter().all(Option::is_none) {
+                continue;
+            }
             write!(out, "<tr><td>{title}: {name}</td>")?;
-            for deeds in all {
-                let value = deeds.groups.get(g).and_then(|(_, values)| values.get(i));
-                write!(out, "<td>{}</td>", optional(value.map(|(_, value)| *value)))?;
+            for value in values {
+                write!(out, "<td>{}</td>", optional(value))?;
             }
             writeln!(out, "</tr>")?;
         }
     }
     writeln!(out, "</table></div></details>")
+}
+
+/// How much grace was needed: a row for each scheduler that gave some.
+fn write_graces(out: &mut String, all: &[Graces]) -> fmt::Result {
+    if all.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "<details><summary>How long graces had to be, in all cases</summary>")?;
+    write!(out, "<div class=\"wide\"><table>\n<tr><th>contender</th><th>graces released</th>")?;
+    for us in GRACE_BOUNDS_US {
+        write!(out, "<th>within {us} µs, %</th>")?;
+    }
+    writeln!(out, "</tr>")?;
+    for graces in all {
+        write!(out, "<tr><td>{}</td>", escape(graces.contender))?;
+        for value in std::iter::once(graces.released).chain(graces.within) {
+            write!(out, "<td>{}</td>", figure(value))?;
+        }
+        writeln!(out, "</tr>")?;
+    }
+    writeln!(out, "</table></div>\n<p class=\"hint\">{GRACES}</p></details>")
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use crate::experiment::{Case, Experiment};
 use crate::report::format::{figure, optional, ratio};
 use crate::report::sources::printed;
+use crate::report::view::{GRACE_BOUNDS_US, GRACES, Graces};
 use crate::report::{self, view};
 use crate::result::{Comparison, ResultError, RunResult, Verdict as Expected};
 use crate::sources::verdict::{self, Compared, Values, Verdict};
@@ -111,6 +112,7 @@ fn write_page(out: &mut String, result: &RunResult, command: &str) -> fmt::Resul
             Some(published) => write_source(out, result, experiment, &published)?,
             None => write_cases(out, result, experiment)?,
         }
+        write_graces(out, &view::graces(result, experiment))?;
     }
     // One line ends the file.
     let length = out.trim_end().len();
@@ -386,6 +388,22 @@ fn write_cases(out: &mut String, result: &RunResult, experiment: &Experiment) ->
                 ],
             )?;
         }
+    }
+    writeln!(out)
+}
+
+/// How much grace was needed: a row for each scheduler that gave some.
+fn write_graces(out: &mut String, all: &[Graces]) -> fmt::Result {
+    if all.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "How long graces had to be, in all cases. {GRACES}\n")?;
+    let bounds = GRACE_BOUNDS_US.map(|us| format!("within {us} µs, %"));
+    let [a, b, c, d, e] = bounds.each_ref().map(String::as_str);
+    head(out, 1, ["contender", "graces released", a, b, c, d, e])?;
+    for graces in all {
+        let [a, b, c, d, e] = graces.within.map(figure);
+        row(out, [cell(graces.contender), figure(graces.released), a, b, c, d, e])?;
     }
     writeln!(out)
 }

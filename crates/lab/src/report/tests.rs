@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use serde_json::json;
+
 use super::{html, markdown, source_plots, terminal};
 use crate::metric::Metric;
 use crate::result::{ResultError, RunResult};
@@ -127,7 +129,8 @@ fn both_reports_tell_what_the_scheduler_did() {
     let result = testdata::result();
     let text = terminal::render(&result);
     let at = text.find("  holdfast, per VM-CPU-s: grace: ").unwrap_or_else(|| panic!("{text}"));
-    let said: String = text[at..].lines().take(3).collect::<Vec<_>>().join(" ");
+    let lines = text[at..].lines().take(3);
+    let said = lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ");
     // 300 a second while the VM had four thirds of a CPU.
     assert!(
         said.contains("225 steps, 6.00 ms") && said.contains("yields at pause exits: 9.00"),
@@ -135,7 +138,7 @@ fn both_reports_tell_what_the_scheduler_did() {
     );
     assert!(!text.contains("stock, per VM-CPU-s"), "{text}");
     let page = html::render(&result);
-    assert!(page.contains("<td>grace: steps</td><td>225</td><td>225</td>"));
+    assert!(page.contains("<td>grace: steps</td><td>-</td><td>225</td>"));
 }
 
 #[test]
@@ -246,6 +249,38 @@ fn all_five_sources_fit_a_terminal_and_make_tables() {
 }
 
 #[test]
+fn how_long_graces_had_to_be_is_told_of_who_gave_any() {
+    let result = testdata::result();
+    let need: Vec<_> = result.grace_needs.iter().map(|n| (&*n.case, n.windows)).collect();
+    assert_eq!(need, [("lock", 8), ("lock <pause>", 8)]);
+    assert_eq!(result.grace_needs[0].us_log2[4..11], [720, 0, 0, 0, 0, 192, 48]);
+    // Of 1920 in both cases three quarters were the shortest.
+    let page = markdown::render(&result, "make");
+    assert!(page.contains("| holdfast | 1920 | 75.0 | 75.0 | 75.0 | 95.0 | 100 |"), "{page}");
+    let html = html::render(&result);
+    let row = "<tr><td>holdfast</td><td>1920</td><td>75.0</td><td>75.0</td><td>75.0</td><td>95.0</td><td>100</td></tr>";
+    assert_eq!(html.matches(row).count(), 1, "{html}");
+
+    let mut none = result;
+    none.grace_needs.clear();
+    assert!(!markdown::render(&none, "make").contains("graces"));
+    assert!(!html::render(&none).contains("graces released"));
+}
+
+#[test]
+fn what_one_scheduler_counts_and_another_does_not_is_a_dash() {
+    let html = html::render(&testdata::result());
+    let row = |name: &str, base: &str, holdfast: &str| {
+        let row = format!("<tr><td>{name}</td><td>{base}</td><td>{holdfast}</td></tr>");
+        assert!(html.contains(&row), "{row} in {html}");
+    };
+    // 30 and 500 a second, in which the VM has four thirds of a CPU.
+    row("tasks: preempted by one that wakes", "22.5", "22.5");
+    row("grace: nothing to protect", "-", "375");
+    assert!(!html.contains("yields after IPIs"), "nobody counts them");
+}
+
+#[test]
 fn counters_of_any_size_are_drawn() {
     let mut result = testdata::result();
     let case = result.experiments[0].cases[0].clone();
@@ -255,6 +290,9 @@ fn counters_of_any_size_are_drawn() {
             Some(SpinWaits { interval_ns: u64::MAX, total_ns: u64::MAX, hist: vec![u64::MAX; 64] });
         let Some(after) = &mut sample.after else { continue };
         after.workload.hist.fill(u64::MAX);
+        if let Some(scheduler) = &mut after.scheduler {
+            scheduler.counters["vms"] = json!({"100": {"grace_need_us_log2": vec![u64::MAX; 64]}});
+        }
         let observer = after.observer.as_mut().unwrap();
         let vcpus = observer["vms"][0]["vcpus"].as_array_mut().unwrap();
         for counters in ["preemptions", "offcpu_ns", "offcpu_over_cap"] {

@@ -66,6 +66,14 @@ pub struct Deeds<'a> {
     pub groups: Vec<(&'static str, Vec<(&'static str, f64)>)>,
 }
 
+impl Deeds<'_> {
+    /// How often it did one thing of a group, if it says.
+    pub fn value(&self, group: &str, name: &str) -> Option<f64> {
+        let (_, values) = self.groups.iter().find(|(title, _)| *title == group)?;
+        values.iter().find(|(n, _)| *n == name).map(|(_, value)| *value)
+    }
+}
+
 /// What the contenders of `case` did, as far as they say.
 pub fn deeds<'a>(result: &RunResult, experiment: &'a Experiment, case: &Case) -> Vec<Deeds<'a>> {
     let of = |contender: &'a str| {
@@ -87,6 +95,40 @@ pub fn deeds<'a>(result: &RunResult, experiment: &'a Experiment, case: &Case) ->
         let groups: Vec<_> =
             SHOWN.iter().map(group).filter(|(_, values)| !values.is_empty()).collect();
         (!groups.is_empty()).then_some(Deeds { contender, groups })
+    };
+    experiment.contenders.iter().filter_map(|c| of(&c.name)).collect()
+}
+
+/// Within how many us reports tell how many graces were over; between two buckets nobody knows.
+pub const GRACE_BOUNDS_US: [u64; 5] = [32, 256, 512, 1024, 2048];
+
+/// What of graces is in these figures, and what is not.
+pub const GRACES: &str = "Of graces that ended because the vCPU was seen to have left its critical section, in the VM that is measured; \
+     those that ended at the cap or for want of budget are not among them.";
+
+/// How long the graces of a contender had to be, all cases taken together.
+#[derive(Clone, Debug)]
+pub struct Graces<'a> {
+    /// Its name.
+    pub contender: &'a str,
+    /// Graces that ended because the vCPU left its critical section.
+    pub released: f64,
+    /// Percent of those that were over within each of [`GRACE_BOUNDS_US`].
+    pub within: [f64; GRACE_BOUNDS_US.len()],
+}
+
+/// How long the graces had to be, of contenders that gave any and say.
+pub fn graces<'a>(result: &RunResult, experiment: &'a Experiment) -> Vec<Graces<'a>> {
+    let of = |contender: &'a str| {
+        let needs = result.grace_needs.iter();
+        let needs = needs.filter(|n| n.experiment == experiment.name && n.contender == contender);
+        let sum = |buckets: usize| -> f64 {
+            needs.clone().flat_map(|n| n.us_log2.iter().take(buckets)).map(|n| *n as f64).sum()
+        };
+        let released = sum(usize::MAX);
+        // Bucket i ends at 2^(i+1).
+        let within = GRACE_BOUNDS_US.map(|us| 100.0 * sum(us.ilog2() as usize) / released);
+        (released > 0.0).then_some(Graces { contender, released, within })
     };
     experiment.contenders.iter().filter_map(|c| of(&c.name)).collect()
 }
