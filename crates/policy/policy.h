@@ -473,23 +473,28 @@ HF_FN u64 hf_advance(u64 vtime_now, u64 least)
 	return hf_vtime_before(vtime_now, least) ? least : vtime_now;
 }
 
-/*
- * Virtual time of a task whose CPU nobody else could have had just now. It took nothing from
- * anybody, and nobody left it behind: when others come it is ahead of them by no more than
- * @slices, and behind by no more than one that slept, however long that lasted.
- */
-HF_FN u64 hf_forgive(u64 vtime, u64 vtime_now, u32 weight, u32 slices, const struct hf_params *prm)
-{
-	u64 ceiling = vtime_now + hf_scale_by_weight(prm->slice_ns * slices, weight);
-
-	vtime = hf_place(vtime, vtime_now, weight, true, prm);
-	return hf_vtime_before(ceiling, vtime) ? ceiling : vtime;
-}
-
 /* So many thousandths of a slice, as virtual time of a task of @weight. */
 HF_FN u64 hf_part_of_slice(u32 permille, u32 weight, const struct hf_params *prm)
 {
 	return hf_scale_by_weight(prm->slice_ns * permille / 1000, weight);
+}
+
+/*
+ * Virtual time of a task whose CPU nobody else could have had just now. It took nothing from
+ * anybody, and nobody left it behind: when others come it is ahead of them by no more than
+ * @slices, and behind by no more than one that slept, however long that lasted. But a CPU may be
+ * free for a moment only, and until then somebody went first: such a lead of a turn stays, and as
+ * much of what others are owed, heavy ones too, as a task of nice 0 may win by it.
+ */
+HF_FN u64 hf_forgive(u64 vtime, u64 vtime_now, u32 weight, u32 slices, const struct hf_params *prm)
+{
+	u32 owed_weight = weight < HF_WEIGHT_NICE0 ? weight : HF_WEIGHT_NICE0;
+	u64 owed = hf_part_of_slice(prm->resume_boost_permille, owed_weight, prm);
+	u64 floor = vtime_now - hf_credit(weight, true, prm) - owed;
+	u64 most = hf_scale_by_weight(prm->slice_ns * slices, weight);
+	u64 won = hf_part_of_slice(1000 + prm->resume_boost_permille, weight, prm);
+
+	return hf_vtime_within(vtime, floor, vtime_now + (most > won ? most : won));
 }
 
 /*

@@ -23,6 +23,9 @@ const BOOST_NS: u64 = PARAMS.slice_ns * PARAMS.resume_boost_permille as u64 / 10
 /// How far ahead of its share a task comes: by going first, a turn and its grace.
 const MOST_AHEAD_NS: u64 = BOOST_NS + PARAMS.slice_ns + PARAMS.grace_max_ns;
 
+/// So much of a CPU may be lost where it is free now and then, and that is taken for time alone.
+const LOST_SHARE: f64 = 0.1;
+
 fn weight() -> impl Strategy<Value = u32> {
     WEIGHT_NICE0 / 5..4 * WEIGHT_NICE0
 }
@@ -88,6 +91,29 @@ fn what_a_heavy_task_is_owed_stays_when_a_light_holder_runs_ahead() {
     let share = tasks[0].ran_ns as f64 / (40 * SECOND) as f64;
     let fair = 20_480.0 / (20_480.0 + 351_429.0);
     assert!((share - fair).abs() < 0.002, "{share} instead of {fair}");
+}
+
+/// What going first cost others, and what they are owed for it, stays when a CPU is free for a moment.
+#[test]
+fn a_guest_that_claims_and_sleeps_in_turn_takes_nothing_of_a_hog_due_almost_a_cpu() {
+    use VcpuClass::{Free, Head, Holder, Irq, Waiter};
+    let vcpu = |claims: &[VcpuClass], runs_ns, sleeps_ns| Task {
+        vm: Some(0),
+        claims: claims.to_vec(),
+        runs_ns,
+        sleeps_ns,
+        ..Task::new(138_817)
+    };
+    let mut tasks = vec![
+        vcpu(&[Head, Irq, Free], 9_340_000, 39_900_000),
+        vcpu(&[Waiter, Holder, Head], PARAMS.slice_ns, 0),
+        vcpu(&[Irq, Irq, Free], 8_300_000, 8_400_000),
+        Task::new(377_014),
+    ];
+    let fair = fair_shares(&tasks, 2)[3];
+    simulate(&mut tasks, 2, 10 * SECOND, 0, 0);
+    let share = tasks[3].ran_ns as f64 / (10 * SECOND) as f64;
+    assert!(share > 0.98 * fair, "{share} instead of {fair}");
 }
 
 proptest! {
@@ -226,8 +252,11 @@ proptest! {
     ) {
         let vtime = vtime_now.wrapping_add_signed(ahead);
         let forgiven = PARAMS.forgive(vtime, vtime_now, weight, slices);
-        let least = vtime_now - PARAMS.credit(weight, true);
-        let most = charge(vtime_now, PARAMS.slice_ns * u64::from(slices), weight);
+        // But for what going first brings, which may not be forgiven when a CPU is free for a moment.
+        let owed = charge(0, BOOST_NS, weight.min(WEIGHT_NICE0));
+        let least = vtime_now - PARAMS.credit(weight, true) - owed;
+        let most_ns = (PARAMS.slice_ns * u64::from(slices)).max(PARAMS.slice_ns + BOOST_NS);
+        let most = charge(vtime_now, most_ns, weight);
         prop_assert_eq!(forgiven, vtime.clamp(least, most));
     }
 
@@ -302,21 +331,26 @@ proptest! {
     fn a_hostile_guest_gains_nothing_on_honest_ones(
         hostile in guest(1..6),
         (nr_cpus, honest) in (1usize..4).prop_flat_map(|nr_cpus| {
-            (Just(nr_cpus), prop::collection::vec(weight(), nr_cpus + 1..7))
+            (Just(nr_cpus), prop::collection::vec(weight(), 1..7))
         }),
         seed: u64,
     ) {
+        let nr_honest = honest.len();
         let honest = honest.into_iter().map(Task::new);
         let tasks: Vec<Task> = hostile.into_iter().chain(honest).collect();
         let fair = fair_shares(&tasks, nr_cpus);
-        // More are honest than there are CPUs, and none is due a whole one, so somebody always waits:
-        // whenever nobody does, hf_forgive() takes from whoever went first what it owes for that.
-        prop_assume!(fair.iter().all(|share| *share < 0.9));
+        // Where no more are honest than there are CPUs, and one is due a whole one, hf_forgive() may take
+        // a CPU that is free for a moment for time alone. To a guest without claims as well.
+        let lost_share = match nr_honest <= nr_cpus && fair.iter().any(|share| *share >= 0.9) {
+            true => LOST_SHARE,
+            false => 0.0,
+        };
         for duration_ns in [SECOND / 2, 5 * SECOND, 50 * SECOND] {
             let mut tasks = tasks.clone();
             simulate(&mut tasks, nr_cpus, duration_ns, 0, seed);
             let of_guest = tasks.iter().zip(&fair).filter(|(task, _)| task.vm.is_some());
-            let bound_ns = (MOST_AHEAD_NS * of_guest.clone().count() as u64) as f64;
+            let bound_ns = (MOST_AHEAD_NS * of_guest.clone().count() as u64) as f64
+                + lost_share * duration_ns as f64;
             let excess_ns = excess_ns(of_guest, duration_ns);
             prop_assert!(excess_ns <= bound_ns, "{excess_ns} ns after {duration_ns} ns: {tasks:?}");
             for (task, fair) in tasks.iter().zip(&fair).filter(|(task, _)| task.vm.is_none()) {
