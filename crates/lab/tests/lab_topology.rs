@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `scx_holdfast` on a host of two sockets whose cores have two threads each: the only one in the lab with more than
-//! one last level cache, NUMA node or thread a core.
+//! `scx_holdfast` on hosts whose cores have two threads each: one of two sockets, the only one in the lab with more than
+//! one last level cache or NUMA node, and one of two cores, where a loop is to find the core that idles.
 //! Needs what `make build` builds, and either the network or packages in the cache; no root.
 
 use std::time::Duration;
 
-use holdfast_agent::protocol::{Reply, Request};
+use holdfast_agent::protocol::{CpuTimes, Reply, Request};
 use holdfast_lab::machine::{Clock, Machine, MachineSpec, Topology};
 use holdfast_lab::progress::Progress;
 use serde_json::Value;
@@ -13,13 +13,23 @@ use serde_json::Value;
 mod emulated;
 
 use emulated::{
-    end, end_scheduler, hog, is_in_state, load_kvm, on_an_emulated_host, read, run, shell, spec,
-    start_scheduler, uptime,
+    end, end_scheduler, eventually, hog, is_in_state, load_kvm, on_an_emulated_host, pass, read,
+    run, shell, spec, start_scheduler, wait,
 };
 
 const TOPOLOGY: Topology = Topology { sockets: 2, cores: 1, threads: 2 };
 /// CPUs of each socket.
 const SOCKETS: [[u32; 2]; 2] = [[0, 1], [2, 3]];
+/// One socket of two cores.
+const CORES: Topology = Topology { sockets: 1, cores: 2, threads: 2 };
+/// How often loops are started anew, and how often it is looked where they run, then.
+const STARTS: usize = 4;
+const LOOKS: usize = 20;
+const LOOK_S: f64 = 0.05;
+/// In how many of the looks, at most, two loops may be on one core: for a moment, after something short.
+const SHARED: f64 = 0.1;
+/// Host time in which those that started a loop, and whoever else was awake, go to sleep again.
+const SETTLE_S: f64 = 0.3;
 /// Some for each CPU of the host and one more, which can be even only across the sockets.
 const HOGS: [&str; 5] = ["a", "b", "c", "d", "e"];
 /// Host time over which shares are measured: hundreds of turns.
@@ -50,29 +60,26 @@ fn check<'r>(report: &'r Value, name: &str) -> &'r Value {
         .unwrap_or_else(|| panic!("no {name}: {report}"))
 }
 
-/// Lets the host run for so long by its own clock.
-fn pass(machine: &Machine, seconds: f64) {
-    let begin = uptime(machine);
-    while uptime(machine) - begin < seconds {
-        std::thread::sleep(Duration::from_millis(100));
+fn times(machine: &Machine, hogs: &[&str]) -> CpuTimes {
+    let names = hogs.iter().map(|&name| name.to_owned()).collect();
+    match machine.request(Request::CpuTimes { names }).unwrap() {
+        Reply::CpuTimes(times) => times,
+        other => panic!("{other:?}"),
     }
 }
 
 /// Time that each of the loops ran since it was started, and the host's time now, in ns.
-fn ran(machine: &Machine) -> (Vec<u64>, u64) {
-    let names = HOGS.map(str::to_owned).to_vec();
-    let Reply::CpuTimes(times) = machine.request(Request::CpuTimes { names }).unwrap() else {
-        panic!("no times")
-    };
+fn ran(machine: &Machine, hogs: &[&str]) -> (Vec<u64>, u64) {
+    let times = times(machine, hogs);
     let of = |name: &str| times.tasks.iter().filter(|t| t.name == name).map(|t| t.run_ns).sum();
-    (HOGS.iter().map(|name| of(name)).collect(), times.t_ns)
+    (hogs.iter().map(|name| of(name)).collect(), times.t_ns)
 }
 
 /// Each loop's part of a CPU in a window, in percent.
-fn shares(machine: &Machine) -> Vec<f64> {
-    let (before, begin) = ran(machine);
+fn shares(machine: &Machine, hogs: &[&str]) -> Vec<f64> {
+    let (before, begin) = ran(machine, hogs);
     pass(machine, WINDOW_S);
-    let (after, end) = ran(machine);
+    let (after, end) = ran(machine, hogs);
     let part = |(after, before): (&u64, &u64)| (after - before) as f64 / (end - begin) as f64;
     after.iter().zip(&before).map(|times| part(times) * 100.0).collect()
 }
@@ -106,15 +113,15 @@ fn two_sockets() {
         hog(&machine, name, "", Some(SOCKETS[usize::from(i == 4)].to_vec()));
     }
     pass(&machine, 0.5);
-    let crowded = shares(&machine);
+    let crowded = shares(&machine, &HOGS);
     println!("four on one socket: {crowded:.1?} % of a CPU");
     let all = TOPOLOGY.cpus();
-    for tid in threads(&machine) {
+    for tid in threads(&machine, &HOGS) {
         shell(&machine, &format!("taskset -p {:x} {tid}", (1 << all) - 1));
     }
     // What was short until now is made up for first.
     pass(&machine, 1.0);
-    let released = shares(&machine);
+    let released = shares(&machine, &HOGS);
     println!("wherever they like: {released:.1?} % of a CPU");
     assert!(is_in_state(&machine, "enabled"));
     end_scheduler(&machine);
@@ -132,12 +139,108 @@ fn two_sockets() {
     }
 }
 
-fn threads(machine: &Machine) -> Vec<i32> {
-    let names = HOGS.map(str::to_owned).to_vec();
-    match machine.request(Request::CpuTimes { names }).unwrap() {
-        Reply::CpuTimes(times) => times.tasks.iter().map(|task| task.tid).collect(),
-        other => panic!("{other:?}"),
+fn threads(machine: &Machine, hogs: &[&str]) -> Vec<i32> {
+    times(machine, hogs).tasks.iter().map(|task| task.tid).collect()
+}
+
+/// Starts loops, looks where they run, and ends them: the CPUs of each look.
+fn placed(machine: &Machine, hogs: &[&str], cpus: Option<&[u32]>) -> Vec<Vec<u32>> {
+    for name in hogs {
+        hog(machine, name, "", cpus.map(<[u32]>::to_vec));
     }
+    // The first thread of each waits for the other one.
+    let loops = eventually("loops", || {
+        let tasks = times(machine, hogs).tasks.into_iter().filter(|task| task.tid != task.pid);
+        let loops: Vec<_> =
+            tasks.map(|task| format!("/proc/{}/task/{}/stat", task.pid, task.tid)).collect();
+        (loops.len() == hogs.len()).then(|| loops.join(" "))
+    });
+    // proc_pid_stat(5): field 39. Looked at from the inside: the agent is a real-time task, takes a CPU from a loop
+    // whenever it is asked something, and drives it to another one.
+    let look = format!(
+        "sleep {SETTLE_S}; for look in $(seq {LOOKS}); do sleep {LOOK_S}; awk '{{printf \"%d \", $39}}' {loops}; echo; done"
+    );
+    machine.request(Request::spawn("looks", ["/bin/sh", "-ec", &look])).unwrap();
+    let ended = wait(machine, "looks", Duration::from_secs(240));
+    assert!(ended.status.success(), "{ended:?}");
+    for name in hogs {
+        end(machine, name, libc::SIGKILL);
+    }
+    let cpus = |line: &str| line.split_ascii_whitespace().map(|cpu| cpu.parse().unwrap()).collect();
+    ended.stdout_tail.lines().map(cpus).collect()
+}
+
+/// How many of the looks found two loops on one core, whose threads have numbers that follow each other.
+fn shared(places: &[Vec<u32>]) -> usize {
+    places.iter().filter(|cpus| cpus[0] / CORES.threads == cpus[1] / CORES.threads).count()
+}
+
+fn boot_two_cores() -> Machine {
+    let machine = MachineSpec {
+        cpus: CORES.cpus(),
+        topology: Some(CORES),
+        clock: Clock::Instructions,
+        ..spec()
+    };
+    let machine = Machine::boot(&machine, &Progress::stderr()).unwrap();
+    for cpu in 0..CORES.cpus() {
+        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+        let first = cpu / CORES.threads * CORES.threads;
+        assert_eq!(read(&machine, &path).trim(), format!("{first}-{}", first + 1), "of CPU {cpu}");
+    }
+    start_scheduler(&machine, &["--no-guest-knowledge"]);
+    machine
+}
+
+fn two_loops() {
+    let machine = boot_two_cores();
+    let two = &HOGS[..2];
+    let told = placed(&machine, two, Some(&[2, 3]));
+    println!("two loops that may run on one core only: {told:?}");
+    let free: Vec<_> = (0..STARTS).flat_map(|_| placed(&machine, two, None)).collect();
+    println!("two loops: {free:?}");
+    assert!(is_in_state(&machine, "enabled"));
+    end_scheduler(&machine);
+    machine.shut_down().unwrap();
+
+    // Where they have to share a core this is seen.
+    assert_eq!((shared(&told), told.len()), (LOOKS, LOOKS), "{told:?}");
+    assert_eq!(free.len(), STARTS * LOOKS);
+    let shared = shared(&free);
+    assert!(
+        shared as f64 <= SHARED * free.len() as f64,
+        "two loops on one core, the other idle, in {shared} of {} looks: {free:?}",
+        free.len()
+    );
+}
+
+/// Wherever each is put at random, two of four CPUs are of one core in a third of the looks. Stock never has them so.
+#[test]
+#[ignore = "does not hold: on 2026-11-25, 31 to 41 of 80 looks found them on one core. Whom a short task interrupts goes to any \
+            idle CPU while no core is, and stays there when one is again"]
+fn loops_do_not_share_a_core_while_another_is_idle() {
+    on_an_emulated_host(two_loops);
+}
+
+fn four_loops() {
+    let machine = boot_two_cores();
+    let four = &HOGS[..4];
+    for name in four {
+        hog(&machine, name, "", None);
+    }
+    pass(&machine, SETTLE_S);
+    let shares = shares(&machine, four);
+    println!("four loops: {shares:.1?} % of a CPU");
+    assert!(is_in_state(&machine, "enabled"));
+    end_scheduler(&machine);
+    machine.shut_down().unwrap();
+    // The agent, which looks at them, has some of it.
+    assert!(shares.iter().all(|share| *share > 90.0), "a CPU idles beside four loops: {shares:?}");
+}
+
+#[test]
+fn four_loops_have_four_threads_of_two_cores() {
+    on_an_emulated_host(four_loops);
 }
 
 #[test]

@@ -184,6 +184,14 @@ pub(crate) fn uptime(machine: &Machine) -> f64 {
     read(machine, "/proc/uptime").split(' ').next().unwrap().parse().unwrap()
 }
 
+/// Lets the host run for so long by its own clock.
+pub(crate) fn pass(machine: &Machine, seconds: f64) {
+    let begin = uptime(machine);
+    while uptime(machine) - begin < seconds {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// A recording made in the host, as this machine's own `holdfast` replays it; it is kept, and so is what
 /// the options have it write.
 pub(crate) fn replay(machine: &Machine, recording: &str, options: &[&str]) -> Value {
