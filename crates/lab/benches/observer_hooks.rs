@@ -6,7 +6,6 @@
 //! make build && cargo bench -p holdfast-lab --bench observer_hooks
 //! ```
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use holdfast_agent::protocol::{Reply, Request, Spawn};
@@ -16,7 +15,7 @@ use holdfast_lab::progress::Progress;
 #[path = "../tests/emulated/mod.rs"]
 mod emulated;
 
-use emulated::{load_kvm, read, spec, wait};
+use emulated::{bpf_symbols, costs, count_costs, load_kvm, spec};
 
 fn main() {
     let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
@@ -41,11 +40,12 @@ fn main() {
     for hog in ["hog0", "hog1"] {
         machine.request(Request::spawn(hog, [machine.workload_path("hog")])).unwrap();
     }
-    const STATS: &str = "/proc/sys/kernel/bpf_stats_enabled";
-    let enable = Request::WriteFile { path: STATS.into(), data: b"1".to_vec(), mode: 0o644 };
-    machine.request(enable).unwrap();
+    count_costs(&machine);
     std::thread::sleep(Duration::from_secs(3));
-    let all = || observers.map(|(name, _)| (name, costs(&machine, name), cpu_ns(&machine, name)));
+    let symbols = bpf_symbols(&machine);
+    let all = || {
+        observers.map(|(name, _)| (name, costs(&machine, name, &symbols), cpu_ns(&machine, name)))
+    };
     let start = std::time::Instant::now();
     let before = all();
     std::thread::sleep(Duration::from_secs(10));
@@ -73,33 +73,6 @@ fn main() {
     machine.shut_down().unwrap();
 }
 
-/// Time spent in each BPF program of a child so far, in ns, and how often it ran.
-fn costs(machine: &Machine, child: &str) -> BTreeMap<String, (u64, u64)> {
-    // bpf_prog_TAG_NAME
-    let argv = ["sh", "-c", "grep -o 'bpf_prog_[^ ]*' /proc/kallsyms"];
-    machine.request(Request::spawn("symbols", argv)).unwrap();
-    let ended = wait(machine, "symbols", Duration::from_secs(120));
-    assert!(ended.status.success(), "{ended:?}");
-    let symbols = ended.stdout_tail;
-    let name_of = |tag: &str| {
-        let symbol = symbols.split_ascii_whitespace().find(|symbol| symbol.contains(tag))?;
-        Some(symbol.rsplit_once(tag)?.1.trim_start_matches('_').to_owned())
-    };
-    let fdinfo = format!("/proc/{}/fdinfo", pid(machine, child));
-    let request = Request::ListDir { path: fdinfo.clone() };
-    let Ok(Reply::ListDir { names }) = machine.request(request) else { panic!("no {fdinfo}") };
-    let of_program = |name: String| {
-        let text = read(machine, &format!("{fdinfo}/{name}"));
-        let value = |key: &str| {
-            text.lines()
-                .find_map(|line| Some(line.strip_prefix(key)?.trim_start_matches(':').trim()))
-        };
-        let number = |key| value(key)?.parse().ok();
-        Some((name_of(value("prog_tag")?)?, (number("run_time_ns")?, number("run_cnt")?)))
-    };
-    names.into_iter().filter_map(of_program).collect()
-}
-
 fn cpu_ns(machine: &Machine, child: &str) -> u64 {
     let Reply::CpuTimes(times) =
         machine.request(Request::CpuTimes { names: vec![child.into()] }).unwrap()
@@ -107,11 +80,4 @@ fn cpu_ns(machine: &Machine, child: &str) -> u64 {
         panic!("no times")
     };
     times.tasks.iter().map(|task| task.run_ns).sum()
-}
-
-fn pid(machine: &Machine, child: &str) -> i32 {
-    match machine.request(Request::Status { name: child.into() }).unwrap() {
-        Reply::Status { pid, running: true, .. } => pid,
-        other => panic!("{child}: {other:?}"),
-    }
 }

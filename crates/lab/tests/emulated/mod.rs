@@ -2,6 +2,7 @@
 //! What tests that boot a host share.
 #![allow(dead_code, unused_imports, reason = "no test program uses all of it")]
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -189,6 +190,50 @@ pub(crate) fn pass(machine: &Machine, seconds: f64) {
     let begin = uptime(machine);
     while uptime(machine) - begin < seconds {
         std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Has the kernel count what BPF programs cost from now on.
+pub(crate) fn count_costs(machine: &Machine) {
+    let path = "/proc/sys/kernel/bpf_stats_enabled".to_owned();
+    machine.request(Request::WriteFile { path, data: b"1".to_vec(), mode: 0o644 }).unwrap();
+}
+
+/// The BPF programs that are loaded, each as `bpf_prog_TAG_NAME`.
+pub(crate) fn bpf_symbols(machine: &Machine) -> String {
+    // They are the last, and to look for them among all others takes an emulated host half a minute.
+    let argv = ["sh", "-c", "tail -n 500 /proc/kallsyms | grep -o 'bpf_prog_[^ ]*'"];
+    machine.request(Request::spawn("symbols", argv)).unwrap();
+    let ended = wait(machine, "symbols", Duration::from_secs(120));
+    assert!(ended.status.success(), "{ended:?}");
+    ended.stdout_tail
+}
+
+/// Time spent in each BPF program of a child so far, in ns, and how often it ran.
+pub(crate) fn costs(machine: &Machine, child: &str, symbols: &str) -> BTreeMap<String, (u64, u64)> {
+    let name_of = |tag: &str| {
+        let symbol = symbols.split_ascii_whitespace().find(|symbol| symbol.contains(tag))?;
+        Some(symbol.rsplit_once(tag)?.1.trim_start_matches('_').to_owned())
+    };
+    let fdinfo = format!("/proc/{}/fdinfo", pid(machine, child));
+    let request = Request::ListDir { path: fdinfo.clone() };
+    let Ok(Reply::ListDir { names }) = machine.request(request) else { panic!("no {fdinfo}") };
+    let of_program = |name: String| {
+        let text = read(machine, &format!("{fdinfo}/{name}"));
+        let value = |key: &str| {
+            text.lines()
+                .find_map(|line| Some(line.strip_prefix(key)?.trim_start_matches(':').trim()))
+        };
+        let number = |key| value(key)?.parse().ok();
+        Some((name_of(value("prog_tag")?)?, (number("run_time_ns")?, number("run_cnt")?)))
+    };
+    names.into_iter().filter_map(of_program).collect()
+}
+
+fn pid(machine: &Machine, child: &str) -> i32 {
+    match machine.request(Request::Status { name: child.into() }).unwrap() {
+        Reply::Status { pid, running: true, .. } => pid,
+        other => panic!("{child}: {other:?}"),
     }
 }
 
