@@ -268,19 +268,21 @@ impl<'a> Scheduler<'a> {
             }
         }
         for llc in topo.all_llcs.values() {
-            let cpus: Vec<usize> = llc.all_cpus.keys().copied().collect();
-            for (cpu, next) in cpus.iter().zip(cpus.iter().cycle().skip(1)) {
-                rodata.llc_ring[*cpu] = *next as u32;
-            }
+            set_ring(&mut rodata.llc_ring, llc.all_cpus.keys().copied());
+        }
+        for core in topo.all_cores.values() {
+            set_ring(&mut rodata.core_ring, core.cpus.keys().copied());
         }
 
         if let Some(discovery) = &discovery {
             skel.maps.vcpus.reuse_fd(discovery.vcpus()).context("cannot share the vCPU map")?;
         }
         skel.struct_ops.holdfast_ops_mut().exit_dump_len = opts.exit_dump_len;
-        // Without the second, a task that ends goes round every queue, and its memory may take seconds to free.
-        skel.struct_ops.holdfast_ops_mut().flags =
-            *compat::SCX_OPS_ALLOW_QUEUED_WAKEUP | *compat::SCX_OPS_ENQ_EXITING;
+        // Without the second, a task that ends goes round every queue, and its memory may take seconds to free. Without
+        // the third, one that is alone on its CPU could not leave it for another core.
+        skel.struct_ops.holdfast_ops_mut().flags = *compat::SCX_OPS_ALLOW_QUEUED_WAKEUP
+            | *compat::SCX_OPS_ENQ_EXITING
+            | *compat::SCX_OPS_ENQ_LAST;
         // On its way out of the kernel, which since Linux 7.0 lets no real-time task starve the others of a CPU.
         if !compat::struct_has_field("sched_ext_ops", "cpu_release")? {
             skel.struct_ops.holdfast_ops_mut().cpu_release = std::ptr::null_mut();
@@ -406,6 +408,13 @@ fn count_requests(
             },
             recv(stopped) -> _ => return,
         }
+    }
+}
+
+/// After each of these CPUs comes the next, and after the last the first.
+fn set_ring(ring: &mut [u32], cpus: impl Iterator<Item = usize> + Clone) {
+    for (cpu, next) in cpus.clone().zip(cpus.clone().skip(1).chain(cpus)) {
+        ring[cpu] = next as u32;
     }
 }
 

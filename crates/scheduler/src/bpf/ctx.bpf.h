@@ -26,6 +26,8 @@ const volatile u32 nr_llcs = 1;
 const volatile u32 cpu_llc[HF_MAX_CPUS];
 /* The next CPU of the same LLC, and round again. */
 const volatile u32 llc_ring[HF_MAX_CPUS];
+/* The same of a core: its other threads. */
+const volatile u32 core_ring[HF_MAX_CPUS];
 /* NUMA node of an LLC: a CPU without work helps those of its own node first. */
 const volatile s32 llc_node[HF_MAX_LLCS];
 
@@ -152,6 +154,13 @@ static u32 llc_of(s32 cpu)
 static s32 next_in_llc(s32 cpu)
 {
 	const volatile u32 *next = MEMBER_VPTR(llc_ring, [cpu]);
+
+	return next ? *next : cpu;
+}
+
+static s32 next_in_core(s32 cpu)
+{
+	const volatile u32 *next = MEMBER_VPTR(core_ring, [cpu]);
 
 	return next ? *next : cpu;
 }

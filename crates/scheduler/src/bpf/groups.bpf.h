@@ -99,9 +99,10 @@ __noinline u32 weight_in_groups(u32 weight, u64 id)
 
 /*
  * A member that counts @own in group @id and @weight among all tasks of the host ran: so did its
- * groups. Each weighs as much more among all tasks as its total is of the member below.
+ * groups. Each weighs as much more among all tasks as its total is of the member below. Returns
+ * nothing of use: before Linux 7 the verifier wants a number from every global function.
  */
-__noinline void charge_groups(u64 id, u32 own, u32 weight, u64 ran_ns)
+__noinline int charge_groups(u64 id, u32 own, u32 weight, u64 ran_ns)
 {
 	u64 among_all = weight, now = READ_ONCE(vtime_now);
 	int i;
@@ -125,6 +126,7 @@ __noinline void charge_groups(u64 id, u32 own, u32 weight, u64 ran_ns)
 		own = g->weight;
 		id = g->parent;
 	}
+	return 0;
 }
 
 /* Where a member of group @id goes that would go to @vtime. */

@@ -41,6 +41,9 @@ UEI_DEFINE(uei);
 /* How many CPUs of its LLC a waking task looks at for one to preempt. */
 #define WAKEUP_SCAN_CPUS 8
 
+/* How many threads of a core a task may go to that has to leave one. */
+#define CORE_SCAN_CPUS 8
+
 /* A kernel thread that serves one CPU: short, and others wait for what it does. */
 static bool is_pcpu_kthread(const struct task_struct *p)
 {
@@ -84,13 +87,62 @@ s32 BPF_STRUCT_OPS(holdfast_select_cpu, struct task_struct *p, s32 prev_cpu, u64
 	return cpu;
 }
 
-/* An idle CPU for @p, claimed: near to where it ran, and a whole idle core first. */
-static s32 claim_idle_cpu(struct task_struct *p)
+/* An idle CPU for @p, claimed; -1 if there is none. */
+static s32 pick_idle_cpu(struct task_struct *p, u64 flags)
 {
 	/* v6.16: before, any that it may run on. */
 	if (__COMPAT_HAS_scx_bpf_select_cpu_and)
-		return scx_bpf_select_cpu_and(p, scx_bpf_task_cpu(p), 0, p->cpus_ptr, 0);
-	return scx_bpf_pick_idle_cpu(p->cpus_ptr, 0);
+		return scx_bpf_select_cpu_and(p, scx_bpf_task_cpu(p), 0, p->cpus_ptr, flags);
+	return scx_bpf_pick_idle_cpu(p->cpus_ptr, flags);
+}
+
+/*
+ * The same for one that may have run until now, and only where it is as well off: in a whole idle core, or
+ * in its own when whoever took its CPU has gone. The other thread of a core that is busy
+ * would be shared for good. Without SMT every idle CPU is a whole core.
+ */
+static s32 pick_idle_core(struct task_struct *p)
+{
+	s32 here = scx_bpf_task_cpu(p), cpu, i;
+
+	if (next_in_core(here) == here)
+		return pick_idle_cpu(p, 0);
+	cpu = pick_idle_cpu(p, SCX_PICK_IDLE_CORE);
+	if (cpu >= 0)
+		return cpu;
+	cpu = here;
+	bpf_for (i, 0, CORE_SCAN_CPUS) {
+		cpu = next_in_core(cpu);
+		if (cpu == here)
+			break;
+		if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr) && scx_bpf_test_and_clear_cpu_idle(cpu))
+			return cpu;
+	}
+	return -1;
+}
+
+/*
+ * Nobody else wants @cpu, on which @p runs. But is the core shared, and another one idle that @p may
+ * have? Then dispatch() does not keep it, and enqueue() finds that core. It came here when there was
+ * none, or when something short had taken its CPU.
+ */
+static bool should_leave_core(const struct task_struct *p, s32 cpu)
+{
+	s32 other = next_in_core(cpu);
+	const struct cpumask *idle;
+	bool leaves;
+
+	if (other == cpu || p->nr_cpus_allowed == 1 || is_migration_disabled(p))
+		return false;
+	idle = scx_bpf_get_idle_cpumask();
+	leaves = !bpf_cpumask_test_cpu(other, idle);
+	scx_bpf_put_idle_cpumask(idle);
+	if (!leaves)
+		return false;
+	idle = scx_bpf_get_idle_smtmask();
+	leaves = bpf_cpumask_intersects(idle, p->cpus_ptr);
+	scx_bpf_put_idle_cpumask(idle);
+	return leaves;
 }
 
 /*
@@ -196,7 +248,13 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	queue = queue_of(p);
 	/* select_cpu() has looked already for a task that wakes. */
 	selected = __COMPAT_is_enq_cpu_selected(enq_flags);
-	cpu = selected ? -1 : claim_idle_cpu(p);
+	cpu = selected ? -1 : pick_idle_core(p);
+	if (cpu < 0 && (enq_flags & SCX_ENQ_LAST)) {
+		/* Its core is not to be left any more. This CPU is about to idle. */
+		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, params.slice_ns, enq_flags);
+		scx_bpf_kick_cpu(scx_bpf_task_cpu(p), 0);
+		return;
+	}
 	if (cpu < 0 && resumes_here(p, tctx, enq_flags)) {
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, params.slice_ns, enq_flags);
 		return;
@@ -226,8 +284,8 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	scx_bpf_dsq_insert_vtime(p, queue, cut_short ? 0 : params.slice_ns, key, enq_flags);
 
 	/* Has one run out of work since then? It saw the queue without this task. */
-	if (selected)
-		cpu = claim_idle_cpu(p);
+	if (cpu < 0)
+		cpu = pick_idle_cpu(p, 0);
 	if (cpu >= 0)
 		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 	else if (woken)
@@ -308,6 +366,8 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 	if (others)
 		time_passes(tctx && hf_vtime_before(tctx->vtime, key) ? tctx->vtime : key);
 	if (others && next_is_late(cpu, cctx, llc, now))
+		return;
+	if (tctx && !others && should_leave_core(prev, cpu))
 		return;
 	if (tctx && end_turn(prev, tctx, cctx, cpu, others, key))
 		return;
@@ -407,7 +467,7 @@ void BPF_STRUCT_OPS(holdfast_tick, struct task_struct *p)
 	    !far_behind(cpu, llc_of(cpu), tctx->vtime, tctx->weight, &queue, &key)) {
 		forgive(tctx);
 		cctx->curr_vtime = tctx->vtime;
-		scx_bpf_task_set_slice(p, params.slice_ns);
+		scx_bpf_task_set_slice(p, should_leave_core(p, cpu) ? 0 : params.slice_ns);
 		return;
 	}
 	/* A sibling may have become stuck while this one ran. */
