@@ -54,12 +54,13 @@ struct task_ctx {
 	u64 group;	 /* cgroup that it counts in while runnable; 0: none */
 	u32 weight;	 /* among all tasks of the host, in 1/HF_WEIGHT_SCALE */
 	u32 own_weight;	 /* what it counts in @group */
-	enum hf_class class
-		; /* what it was taken for when it was preempted, or when a sibling woke it */
+	/* What it was taken for when it was preempted, or when a sibling woke it. */
+	enum hf_class class;
 	bool by_sibling; /* another vCPU of its VM has woken it */
 	bool held;	 /* it looked like a holder then, believed or not */
 	bool queued;	 /* in one of our queues */
 	bool listed;	 /* as preempted, in its VM */
+	bool stuck;	 /* counted in nr_stuck: stopped in a critical section or a queue */
 	struct hf_grace grace;
 };
 
@@ -94,6 +95,8 @@ struct cpu_ctx {
 	u32 yield_tid;	 /* to whom the running task gives its CPU; 0: nobody */
 	bool preempting; /* a waking task has asked for this CPU */
 	bool grace_over; /* the timer has decided: no new grace for this turn */
+	bool shared;	 /* at the last tick another thread of its core was busy */
+	bool leaves;	 /* the running task is to go to an idle core */
 	bool has_pinned; /* its own queue may not be empty; written with its run queue locked */
 };
 

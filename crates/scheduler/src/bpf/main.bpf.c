@@ -44,6 +44,9 @@ UEI_DEFINE(uei);
 /* How many threads of a core a task may go to that has to leave one. */
 #define CORE_SCAN_CPUS 8
 
+/* How many CPUs of its LLC are looked at for an idle core. */
+#define LLC_SCAN_CPUS 64
+
 /* A kernel thread that serves one CPU: short, and others wait for what it does. */
 static bool is_pcpu_kthread(const struct task_struct *p)
 {
@@ -122,27 +125,69 @@ static s32 pick_idle_core(struct task_struct *p)
 }
 
 /*
- * Nobody else wants @cpu, on which @p runs. But is the core shared, and another one idle that @p may
- * have? Then dispatch() does not keep it, and enqueue() finds that core. It came here when there was
- * none, or when something short had taken its CPU.
+ * A CPU of a whole idle core in @cpu's LLC that @p may run on; -1 if there is none. Not one further away, where
+ * its memory and what it shares with siblings are not.
  */
-static bool should_leave_core(const struct task_struct *p, s32 cpu)
+static s32 find_idle_core(const struct task_struct *p, s32 cpu)
+{
+	const struct cpumask *idle = scx_bpf_get_idle_smtmask();
+	s32 found = -1, other = cpu, i;
+
+	bpf_for (i, 0, LLC_SCAN_CPUS) {
+		other = next_in_llc(other);
+		if (other == cpu)
+			break;
+		if (bpf_cpumask_test_cpu(other, idle) && bpf_cpumask_test_cpu(other, p->cpus_ptr)) {
+			found = other;
+			break;
+		}
+	}
+	scx_bpf_put_idle_cpumask(idle);
+	return found;
+}
+
+/* Is another thread of @cpu's core busy? Of more than two the next one is looked at. */
+static bool is_core_shared(s32 cpu)
 {
 	s32 other = next_in_core(cpu);
 	const struct cpumask *idle;
-	bool leaves;
+	bool shared;
 
-	if (other == cpu || p->nr_cpus_allowed == 1 || is_migration_disabled(p))
+	if (other == cpu)
 		return false;
 	idle = scx_bpf_get_idle_cpumask();
-	leaves = !bpf_cpumask_test_cpu(other, idle);
+	shared = !bpf_cpumask_test_cpu(other, idle);
 	scx_bpf_put_idle_cpumask(idle);
-	if (!leaves)
+	return shared;
+}
+
+/*
+ * A tick finds @p alone on @cpu. Is the core shared, as it was at the last one, and another core idle that
+ * @p may have? Then it is to go there: it came here when there was none.
+ */
+static bool should_leave_core(const struct task_struct *p, s32 cpu, struct cpu_ctx *cctx)
+{
+	bool was_shared = cctx->shared;
+
+	if (p->nr_cpus_allowed == 1)
 		return false;
-	idle = scx_bpf_get_idle_smtmask();
-	leaves = bpf_cpumask_intersects(idle, p->cpus_ptr);
-	scx_bpf_put_idle_cpumask(idle);
-	return leaves;
+	cctx->shared = is_core_shared(cpu);
+	return cctx->shared && was_shared && !is_migration_disabled(p) &&
+	       find_idle_core(p, cpu) >= 0;
+}
+
+/*
+ * @p, which is alone on its CPU, was not kept there: it goes to the idle core that is to be had, or on where it
+ * was if that is gone. This CPU idles next, and would not look for work again by itself.
+ */
+static void leave_core(struct task_struct *p, u64 enq_flags)
+{
+	s32 here = scx_bpf_task_cpu(p), cpu = find_idle_core(p, here);
+
+	if (cpu < 0 || is_migration_disabled(p) || !scx_bpf_test_and_clear_cpu_idle(cpu))
+		cpu = here;
+	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, params.slice_ns, enq_flags);
+	scx_bpf_kick_cpu(cpu, cpu == here ? 0 : SCX_KICK_IDLE);
 }
 
 /*
@@ -217,7 +262,6 @@ static void list_woken(struct task_struct *p, struct task_ctx *tctx)
 		return;
 	tctx->held = false;
 	tctx->listed = true;
-	count_stuck(tctx->class, 1);
 	list_preempted(&vm->preempted, v, HF_UNKNOWN);
 }
 
@@ -245,16 +289,15 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 
+	if (enq_flags & SCX_ENQ_LAST) {
+		leave_core(p, enq_flags);
+		return;
+	}
+
 	queue = queue_of(p);
 	/* select_cpu() has looked already for a task that wakes. */
 	selected = __COMPAT_is_enq_cpu_selected(enq_flags);
 	cpu = selected ? -1 : pick_idle_core(p);
-	if (cpu < 0 && (enq_flags & SCX_ENQ_LAST)) {
-		/* Its core is not to be left any more. This CPU is about to idle. */
-		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, params.slice_ns, enq_flags);
-		scx_bpf_kick_cpu(scx_bpf_task_cpu(p), 0);
-		return;
-	}
 	if (cpu < 0 && resumes_here(p, tctx, enq_flags)) {
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, params.slice_ns, enq_flags);
 		return;
@@ -306,6 +349,7 @@ static void next_turn(struct task_struct *p, struct task_ctx *tctx, struct cpu_c
 {
 	cctx->preempting = false;
 	cctx->grace_over = false;
+	cctx->leaves = false;
 	stop_looking(cctx, tctx);
 	reweigh(p, tctx);
 	cctx->curr_weight = tctx->weight;
@@ -367,7 +411,7 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 		time_passes(tctx && hf_vtime_before(tctx->vtime, key) ? tctx->vtime : key);
 	if (others && next_is_late(cpu, cctx, llc, now))
 		return;
-	if (tctx && !others && should_leave_core(prev, cpu))
+	if (tctx && !others && cctx->leaves && !cctx->yield_tid)
 		return;
 	if (tctx && end_turn(prev, tctx, cctx, cpu, others, key))
 		return;
@@ -402,7 +446,9 @@ static void resumed(struct task_struct *p, struct task_ctx *tctx, u64 now)
 	struct hf_vm_ctx *vm = vm_ctx_of(v);
 
 	tctx->listed = false;
-	count_stuck(tctx->class, -1);
+	if (tctx->stuck)
+		__sync_fetch_and_sub(&nr_stuck, 1);
+	tctx->stuck = false;
 	if (!vm)
 		return;
 	unlist_preempted(&vm->preempted, v);
@@ -444,6 +490,8 @@ void BPF_STRUCT_OPS(holdfast_running, struct task_struct *p)
 	cctx->yield_tid = 0;
 	cctx->preempting = false;
 	cctx->grace_over = false;
+	cctx->shared = false;
+	cctx->leaves = false;
 
 	/* It has just come to run: in a moment it may be waiting for a sibling that is stuck. */
 	if (waiters_enabled && READ_ONCE(nr_stuck) && has_stuck(vm_ctx_of(readable_vcpu_of(p))))
@@ -467,7 +515,8 @@ void BPF_STRUCT_OPS(holdfast_tick, struct task_struct *p)
 	    !far_behind(cpu, llc_of(cpu), tctx->vtime, tctx->weight, &queue, &key)) {
 		forgive(tctx);
 		cctx->curr_vtime = tctx->vtime;
-		scx_bpf_task_set_slice(p, should_leave_core(p, cpu) ? 0 : params.slice_ns);
+		cctx->leaves = should_leave_core(p, cpu, cctx);
+		scx_bpf_task_set_slice(p, cctx->leaves ? 0 : params.slice_ns);
 		return;
 	}
 	/* A sibling may have become stuck while this one ran. */
@@ -521,7 +570,9 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	tctx->stopped_at = now;
 	tctx->held = hf_is_protected(class) || hf_is_protected(tctx->class);
 	tctx->listed = true;
-	count_stuck(tctx->class, 1);
+	tctx->stuck = hf_is_protected(tctx->class) || tctx->class == HF_WAITER;
+	if (tctx->stuck)
+		__sync_fetch_and_add(&nr_stuck, 1);
 	list_preempted(&vm->preempted, v, tctx->class);
 }
 
@@ -557,8 +608,12 @@ void BPF_STRUCT_OPS(holdfast_disable, struct task_struct *p)
 {
 	struct task_ctx *tctx = task_ctx_of(p);
 
-	if (tctx && tctx->listed)
+	if (!tctx)
+		return;
+	if (tctx->listed)
 		resumed(p, tctx, scx_bpf_now());
+	tctx->class = HF_UNKNOWN;
+	tctx->by_sibling = false;
 }
 
 s32 BPF_STRUCT_OPS_SLEEPABLE(holdfast_init)

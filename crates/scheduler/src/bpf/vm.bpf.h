@@ -84,13 +84,6 @@ static struct hf_vm_ctx *vm_ctx_of(const struct hf_vcpu *v)
 	return bpf_map_lookup_elem(&vm_ctxs, &kvm);
 }
 
-/* Counts the preempted vCPUs of the host whose class says that others wait. */
-static void count_stuck(enum hf_class class, int n)
-{
-	if (hf_is_protected(class) || class == HF_WAITER)
-		__sync_fetch_and_add(&nr_stuck, n);
-}
-
 /* Counts for the host, and for the VM if there is one. */
 static void vm_stat_add(struct hf_vm_ctx *vm, u32 idx, u64 n)
 {
