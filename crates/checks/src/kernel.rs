@@ -13,7 +13,7 @@ const STATE: &str = "/sys/kernel/sched_ext/state";
 
 /// Kernel functions that the BPF part of `scx_holdfast` cannot do without: those it refers to as not
 /// weak. What is weak there has a substitute for older kernels (scx/compat.bpf.h).
-pub const REQUIRED_KFUNCS: [&str; 13] = [
+pub const REQUIRED_KFUNCS: [&str; 17] = [
     "bpf_cgroup_ancestor",
     "bpf_cgroup_release",
     "bpf_cpumask_test_cpu",
@@ -23,10 +23,14 @@ pub const REQUIRED_KFUNCS: [&str; 13] = [
     "bpf_task_release",
     "scx_bpf_create_dsq",
     "scx_bpf_dsq_nr_queued",
+    "scx_bpf_get_idle_cpumask",
+    "scx_bpf_get_idle_smtmask",
     "scx_bpf_kick_cpu",
     "scx_bpf_pick_idle_cpu",
+    "scx_bpf_put_idle_cpumask",
     "scx_bpf_select_cpu_dfl",
     "scx_bpf_task_cpu",
+    "scx_bpf_test_and_clear_cpu_idle",
 ];
 
 /// sched_ext itself.
