@@ -22,7 +22,7 @@ use emulated::{
 
 const VARIABLE: &str = "HOLDFAST_STRESS_S";
 const HOTPLUG_VARIABLE: &str = "HOLDFAST_STRESS_HOTPLUG";
-const DEFAULT_S: f64 = 30.0;
+const DEFAULT_S: f64 = 15.0;
 /// Longest the scheduler may take to start again on a host that is overcommitted and emulated.
 const RESTART_LIMIT: Duration = Duration::from_secs(180);
 /// A third one comes and goes.
