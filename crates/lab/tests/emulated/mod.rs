@@ -121,7 +121,11 @@ pub(crate) fn kill_scheduler(machine: &Machine) {
 }
 
 fn wait_for_state(machine: &Machine, state: &str) {
-    eventually(&format!("sched_ext {state}"), || is_in_state(machine, state).then_some(()));
+    // Loading takes an emulated host that counts instructions half a minute, beside another one longer.
+    let limit = Duration::from_secs(240);
+    eventually_within(limit, &format!("sched_ext {state}"), || {
+        is_in_state(machine, state).then_some(())
+    });
 }
 
 pub(crate) fn is_in_state(machine: &Machine, state: &str) -> bool {

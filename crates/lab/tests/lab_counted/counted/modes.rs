@@ -2,7 +2,6 @@
 //! How much of lock-holder preemption is left under `scx_holdfast`, and what `spins` makes of it for
 //! people, in a host whose clock counts instructions: what else the machine does changes no figure there,
 //! so they can be asserted as sharply as they were measured.
-//! Needs what `make build` builds, and either the network or packages in the cache; no root.
 
 use std::time::Duration;
 
@@ -12,9 +11,7 @@ use holdfast_lab::machine::{Clock, GuestSpec, Machine, MachineSpec};
 use holdfast_lab::progress::Progress;
 use serde_json::Value;
 
-mod emulated;
-
-use emulated::{
+use crate::emulated::{
     Lines, counted, eventually_within, observe, on_an_emulated_host, spec, start_observer,
     start_scheduler,
 };

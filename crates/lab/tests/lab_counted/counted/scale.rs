@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What `scx_holdfast` takes for a decision does not grow with how many wait for the host's two CPUs: 8 threads, and 400.
-//! Needs what `make build` builds, and either the network or packages in the cache; no root.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +7,7 @@ use holdfast_agent::protocol::{Reply, Request};
 use holdfast_lab::machine::{Clock, Machine, MachineSpec};
 use holdfast_lab::progress::Progress;
 
-mod emulated;
-
-use emulated::{
+use crate::emulated::{
     SCHEDULER, bpf_symbols, costs, count_costs, end_scheduler, is_in_state, on_an_emulated_host,
     pass, spec, start_scheduler,
 };

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `scx_holdfast` on hosts whose cores have two threads each: one of two sockets, the only one in the lab with more than
 //! one last level cache or NUMA node, and one of two cores, where a loop is to find the core that idles.
-//! Needs what `make build` builds, and either the network or packages in the cache; no root.
 
 use std::time::Duration;
 
@@ -10,9 +9,7 @@ use holdfast_lab::machine::{Clock, Machine, MachineSpec, Topology};
 use holdfast_lab::progress::Progress;
 use serde_json::Value;
 
-mod emulated;
-
-use emulated::{
+use crate::emulated::{
     end, end_scheduler, eventually, hog, is_in_state, load_kvm, on_an_emulated_host, pass, read,
     run, shell, spec, start_scheduler, wait,
 };

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Directed yields in the lab's host: the scheduler knows what KVM asks each of them for, and the observer, which
 //! sees the exits that ask and what `yield_to()` returns, counts the same. Who watches is told of them by VM.
-//! Needs what `make build` builds, and either the network or packages in the cache; no root.
 
 use std::time::Duration;
 
@@ -10,10 +9,9 @@ use holdfast_lab::machine::{Clock, GuestSpec, Machine, MachineSpec};
 use holdfast_lab::progress::Progress;
 use serde_json::Value;
 
-mod emulated;
-
-use emulated::{
-    Lines, counted, end, eventually, of_vcpus, on_an_emulated_host, spec, start_scheduler, uptime,
+use crate::emulated::{
+    Lines, counted, end, eventually, load_kvm, of_vcpus, on_an_emulated_host, spec,
+    start_scheduler, uptime,
 };
 
 const COUNTERS: &str = "/tmp/counters";
@@ -141,7 +139,7 @@ fn yields() {
         machine.request(Request::spawn(hog, [machine.workload_path("hog")])).unwrap();
         signal(&machine, hog, libc::SIGSTOP);
     }
-    emulated::load_kvm(&machine);
+    load_kvm(&machine);
     let program = machine.dist_path("holdfast");
     let mut reports = Lines::of(&machine, "reports", &[&program, "report", "1", "--json"]);
     reports.next().unwrap();
