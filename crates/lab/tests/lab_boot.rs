@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use holdfast_agent::protocol::{Hello, Reply, Request, Role};
 use holdfast_lab::experiment::WORKLOADS;
-use holdfast_lab::machine::{Accel, Clock, GuestSpec, Machine, MachineSpec};
+use holdfast_lab::machine::{Accel, GuestSpec, Machine, MachineSpec};
 use holdfast_lab::packages::Kernel;
 use holdfast_lab::progress::Progress;
 use holdfast_lab::{Error, interrupt};
@@ -19,7 +19,8 @@ use serde_json::json;
 mod emulated;
 
 use emulated::{
-    end, eventually, eventually_within, hog, on_an_emulated_host, read, shell, spec, uptime,
+    counting_spec, end, eventually, eventually_within, hog, on_an_emulated_host, read, shell, spec,
+    uptime,
 };
 
 /// A lab wants the machine for itself.
@@ -144,8 +145,7 @@ impl Drop for Hogs {
 
 fn counting_instructions() {
     let _turn = turn();
-    let spec = MachineSpec { cpus: 2, clock: Clock::Instructions, ..spec() };
-    let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
+    let machine = Machine::boot(&counting_spec(), &Progress::stderr()).unwrap();
     let qemu = &machine.provenance().qemu;
     assert!(qemu.ends_with("instructions counted"), "{qemu}");
     let took = || {

@@ -7,14 +7,14 @@
 use std::time::Duration;
 
 use holdfast_agent::protocol::{Counters, Reply, Request, Spawn};
-use holdfast_lab::machine::{Clock, Machine, MachineSpec};
+use holdfast_lab::machine::Machine;
 use holdfast_lab::progress::Progress;
 
 mod emulated;
 
 use emulated::{
-    counted, end, end_scheduler, eventually_within, hog, is_in_state, on_an_emulated_host, shell,
-    spec, start_in_group, start_scheduler, uptime,
+    counted, counting_spec, end, end_scheduler, eventually_within, hog, is_in_state,
+    on_an_emulated_host, shell, spec, start_in_group, start_scheduler, uptime,
 };
 
 /// How long shares are measured for: hundreds of turns.
@@ -219,8 +219,7 @@ fn light_tasks_delay_nobody() {
     const COUNTERS: &str = "/tmp/wakeups";
     const WAKEUPS: u64 = 2000;
     // What the machine does beside must not be taken for lateness.
-    let machine = MachineSpec { clock: Clock::Instructions, ..spec() };
-    let machine = Machine::boot(&machine, &Progress::stderr()).unwrap();
+    let machine = Machine::boot(&counting_spec(), &Progress::stderr()).unwrap();
     start_scheduler(&machine, &["--no-guest-knowledge"]);
     for name in ["a", "b", "c", "d"] {
         hog(&machine, name, "", None);

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use holdfast_agent::protocol::{Ended, Reply, Request, Spawn};
-use holdfast_lab::machine::{Machine, MachineSpec};
+use holdfast_lab::machine::{Clock, Machine, MachineSpec};
 use holdfast_lab::scheduler::{self, Counted};
 use serde_json::Value;
 
@@ -37,6 +37,11 @@ pub(crate) fn dist() -> PathBuf {
 /// A host made of what was built.
 pub(crate) fn spec() -> MachineSpec {
     MachineSpec::new(dist())
+}
+
+/// One whose clock counts instructions.
+pub(crate) fn counting_spec() -> MachineSpec {
+    MachineSpec { clock: Clock::Instructions, ..spec() }
 }
 
 /// Loads KVM, where no guest of the lab's has yet.

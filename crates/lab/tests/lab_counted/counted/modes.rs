@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! How much of lock-holder preemption is left under `scx_holdfast`, and what `spins` makes of it for
-//! people, in a host whose clock counts instructions: what else the machine does changes no figure there,
-//! so they can be asserted as sharply as they were measured.
+//! people.
 
 use std::time::Duration;
 
 use holdfast_agent::protocol::Request;
 use holdfast_lab::images::DIST;
-use holdfast_lab::machine::{Clock, GuestSpec, Machine, MachineSpec};
+use holdfast_lab::machine::{GuestSpec, Machine, MachineSpec};
 use holdfast_lab::progress::Progress;
 use serde_json::Value;
 
 use crate::emulated::{
-    Lines, counted, eventually_within, observe, on_an_emulated_host, spec, start_observer,
+    Lines, counted, counting_spec, eventually_within, observe, on_an_emulated_host, start_observer,
     start_scheduler,
 };
 
@@ -30,7 +29,7 @@ fn holders_are_hardly_kept_off_the_cpu_and_the_second_mode_is_named_where_there_
 }
 
 fn modes() {
-    let spec = MachineSpec { clock: Clock::Instructions, holdfast_in_guests: true, ..spec() };
+    let spec = MachineSpec { holdfast_in_guests: true, ..counting_spec() };
     let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
     let mut spins = start(&machine, "alone", 2);
     eprintln!("a guest alone");

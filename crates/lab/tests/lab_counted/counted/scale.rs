@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use holdfast_agent::protocol::{Reply, Request};
-use holdfast_lab::machine::{Clock, Machine, MachineSpec};
+use holdfast_lab::machine::Machine;
 use holdfast_lab::progress::Progress;
 
 use crate::emulated::{
-    SCHEDULER, bpf_symbols, costs, count_costs, end_scheduler, is_in_state, on_an_emulated_host,
-    pass, spec, start_scheduler,
+    SCHEDULER, bpf_symbols, costs, count_costs, counting_spec, end_scheduler, is_in_state,
+    on_an_emulated_host, pass, start_scheduler,
 };
 
 /// Programs that run at each turn's beginning or end.
@@ -81,8 +81,7 @@ fn ran(machine: &Machine, names: &[String]) -> (BTreeMap<i32, f64>, f64) {
 }
 
 fn few_and_many() {
-    let machine = MachineSpec { clock: Clock::Instructions, ..spec() };
-    let machine = Machine::boot(&machine, &Progress::stderr()).unwrap();
+    let machine = Machine::boot(&counting_spec(), &Progress::stderr()).unwrap();
     start_scheduler(&machine, &["--no-guest-knowledge"]);
     count_costs(&machine);
     let symbols = bpf_symbols(&machine);

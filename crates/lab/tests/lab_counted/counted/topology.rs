@@ -5,13 +5,13 @@
 use std::time::Duration;
 
 use holdfast_agent::protocol::{CpuTimes, Reply, Request};
-use holdfast_lab::machine::{Clock, Machine, MachineSpec, Topology};
+use holdfast_lab::machine::{Machine, MachineSpec, Topology};
 use holdfast_lab::progress::Progress;
 use serde_json::Value;
 
 use crate::emulated::{
-    end, end_scheduler, eventually, hog, is_in_state, load_kvm, on_an_emulated_host, pass, read,
-    run, shell, spec, start_scheduler, wait,
+    counting_spec, end, end_scheduler, eventually, hog, is_in_state, load_kvm, on_an_emulated_host,
+    pass, read, run, shell, start_scheduler, wait,
 };
 
 const TOPOLOGY: Topology = Topology { sockets: 2, cores: 1, threads: 2 };
@@ -81,14 +81,13 @@ fn shares(machine: &Machine, hogs: &[&str]) -> Vec<f64> {
     after.iter().zip(&before).map(|times| part(times) * 100.0).collect()
 }
 
+fn boot(topology: Topology) -> Machine {
+    let spec = MachineSpec { cpus: topology.cpus(), topology: Some(topology), ..counting_spec() };
+    Machine::boot(&spec, &Progress::stderr()).unwrap()
+}
+
 fn two_sockets() {
-    let machine = MachineSpec {
-        cpus: TOPOLOGY.cpus(),
-        topology: Some(TOPOLOGY),
-        clock: Clock::Instructions,
-        ..spec()
-    };
-    let machine = Machine::boot(&machine, &Progress::stderr()).unwrap();
+    let machine = boot(TOPOLOGY);
     assert_topology(&machine);
     load_kvm(&machine);
 
@@ -173,13 +172,7 @@ fn shared(places: &[Vec<u32>]) -> usize {
 }
 
 fn boot_two_cores() -> Machine {
-    let machine = MachineSpec {
-        cpus: CORES.cpus(),
-        topology: Some(CORES),
-        clock: Clock::Instructions,
-        ..spec()
-    };
-    let machine = Machine::boot(&machine, &Progress::stderr()).unwrap();
+    let machine = boot(CORES);
     for cpu in 0..CORES.cpus() {
         let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
         let first = cpu / CORES.threads * CORES.threads;

@@ -2,16 +2,14 @@
 //! Directed yields in the lab's host: the scheduler knows what KVM asks each of them for, and the observer, which
 //! sees the exits that ask and what `yield_to()` returns, counts the same. Who watches is told of them by VM.
 
-use std::time::Duration;
-
 use holdfast_agent::protocol::Request;
-use holdfast_lab::machine::{Clock, GuestSpec, Machine, MachineSpec};
+use holdfast_lab::machine::{GuestSpec, Machine};
 use holdfast_lab::progress::Progress;
 use serde_json::Value;
 
 use crate::emulated::{
-    Lines, counted, end, eventually, load_kvm, of_vcpus, on_an_emulated_host, spec,
-    start_scheduler, uptime,
+    Lines, counted, counting_spec, end, eventually, load_kvm, of_vcpus, on_an_emulated_host, pass,
+    start_scheduler,
 };
 
 const COUNTERS: &str = "/tmp/counters";
@@ -101,10 +99,7 @@ fn count(machine: &Machine, reports: &mut Lines<'_>, pause_exits: bool) -> Yield
     at_rest(reports, pid);
     counted(machine);
     signal(machine, &child, libc::SIGCONT);
-    let begin = uptime(machine);
-    while uptime(machine) - begin < WINDOW_S {
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    pass(machine, WINDOW_S);
     signal(machine, &child, libc::SIGSTOP);
     let seen = at_rest(reports, pid);
     let scheduler = counted(machine);
@@ -132,9 +127,7 @@ fn count(machine: &Machine, reports: &mut Lines<'_>, pause_exits: bool) -> Yield
 }
 
 fn yields() {
-    let machine =
-        Machine::boot(&MachineSpec { clock: Clock::Instructions, ..spec() }, &Progress::stderr())
-            .unwrap();
+    let machine = Machine::boot(&counting_spec(), &Progress::stderr()).unwrap();
     for hog in HOGS {
         machine.request(Request::spawn(hog, [machine.workload_path("hog")])).unwrap();
         signal(&machine, hog, libc::SIGSTOP);
