@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-or-later
 # Runs every built workload here: test.sh DIRECTORY. A workload whose programs are not installed is
-# skipped, and said to be; a test of the lab (lab_boot.rs) runs all of them in a guest.
+# skipped, and said to be; a test of the lab (lab/boot.rs) runs all of them in a guest.
 set -euo pipefail
 bin=$(realpath "$1")
 here=$(dirname "$(realpath "$0")")

@@ -15,7 +15,7 @@ use holdfast_lab::machine::{Clock, Machine, MachineSpec};
 use holdfast_lab::progress::Progress;
 use holdfast_lab::stats::{self, Round, Settings};
 
-#[path = "../tests/emulated/mod.rs"]
+#[path = "../tests/lab/emulated/mod.rs"]
 mod emulated;
 
 use emulated::{end, end_scheduler, load_kvm, spec, start_scheduler};

@@ -12,7 +12,7 @@ use holdfast_agent::protocol::{Reply, Request, Spawn};
 use holdfast_lab::machine::{GuestSpec, Machine};
 use holdfast_lab::progress::Progress;
 
-#[path = "../tests/emulated/mod.rs"]
+#[path = "../tests/lab/emulated/mod.rs"]
 mod emulated;
 
 use emulated::{bpf_symbols, costs, count_costs, load_kvm, spec};

@@ -99,7 +99,6 @@ fn run(args: &Args) -> Result<()> {
             "instructions" => Clock::Instructions,
             _ => Clock::Auto,
         },
-        takes_turns: false,
         accel: match args.accel.as_str() {
             "tcg" => Accel::Tcg,
             "kvm" => Accel::Kvm,

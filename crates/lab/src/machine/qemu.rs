@@ -68,8 +68,10 @@ pub(super) fn host(
     command.args(&words[1..]);
     let (accel, cpu) = match how {
         Acceleration::Kvm => ("kvm", "host"),
-        // There is one count for all CPUs.
-        Acceleration::Tcg if counts || spec.takes_turns => ("tcg,thread=single", TCG_CPU),
+        // There is one count for all CPUs; and a thread for each loses hosts that run guests (docs/lab.md).
+        Acceleration::Tcg if counts || !spec.guest_kernels.is_empty() => {
+            ("tcg,thread=single", TCG_CPU)
+        }
         Acceleration::Tcg | Acceleration::Here => ("tcg,thread=multi", TCG_CPU),
     };
     if counts {

@@ -95,10 +95,7 @@ pub struct MachineSpec {
     pub memory_mib: u32,
     /// What its clock goes by.
     pub clock: Clock,
-    /// Whether CPUs that are emulated take turns in one thread, as those always do that count their instructions: slower,
-    /// and without the fault that ends hosts with a thread for each CPU (docs/lab.md).
-    pub takes_turns: bool,
-    /// Kernels that guests will be started with.
+    /// Kernels that guests will be started with. Emulated CPUs take turns in one thread if there are any.
     pub guest_kernels: Vec<Kernel>,
     /// Directory with `holdfast-agent`, `workloads/` and the other programs built.
     pub dist: PathBuf,
@@ -123,7 +120,6 @@ impl MachineSpec {
             topology: None,
             memory_mib: 6144,
             clock: Clock::Machine,
-            takes_turns: false,
             guest_kernels: vec![Kernel::Linux7],
             dist: dist.into(),
             extra: Vec::new(),

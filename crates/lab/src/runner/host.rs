@@ -116,7 +116,6 @@ impl LabHost {
             cpus_here: experiment.host.cpus.clone(),
             memory_mib: experiment.host.memory_mib,
             clock: experiment.host.clock,
-            takes_turns: false,
             guest_kernels: kernels,
             extra,
             holdfast_in_guests: experiment.guests.values().any(|guest| guest.spins),

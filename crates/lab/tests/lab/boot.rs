@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The lab's host and its guests, booted for real. Needs what `make build` builds, and either the
-//! network or packages in the cache; no root.
+//! The lab's host and its guests, booted for real.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use holdfast_agent::protocol::{Hello, Reply, Request, Role};
@@ -16,19 +14,10 @@ use holdfast_lab::progress::Progress;
 use holdfast_lab::{Error, interrupt};
 use serde_json::json;
 
-mod emulated;
-
-use emulated::{
+use crate::emulated::{
     counting_spec, end, eventually, eventually_within, hog, on_an_emulated_host, read, shell, spec,
     uptime,
 };
-
-/// A lab wants the machine for itself.
-static TURN: Mutex<()> = Mutex::new(());
-
-fn turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn write(path: &str, data: &str) -> Request {
     Request::WriteFile { path: path.into(), data: data.into(), mode: 0o644 }
@@ -49,7 +38,6 @@ fn guests_of_every_kernel_run_and_know_where_their_variables_are() {
 }
 
 fn every_kernel() {
-    let _turn = turn();
     let spec = MachineSpec { guest_kernels: Kernel::ALL.to_vec(), ..spec() };
     let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
     let hello = machine.hello();
@@ -91,7 +79,6 @@ fn every_workload_has_what_it_needs_in_a_guest() {
 
 fn every_workload() {
     const LIMIT: Duration = Duration::from_secs(120);
-    let _turn = turn();
     let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
     machine.start_guest(&GuestSpec { vcpus: 2, ..GuestSpec::new("vm0") }).unwrap();
     let ask = |request| machine.request_guest("vm0", request);
@@ -144,7 +131,6 @@ impl Drop for Hogs {
 }
 
 fn counting_instructions() {
-    let _turn = turn();
     let machine = Machine::boot(&counting_spec(), &Progress::stderr()).unwrap();
     let qemu = &machine.provenance().qemu;
     assert!(qemu.ends_with("instructions counted"), "{qemu}");
@@ -178,10 +164,7 @@ fn a_guest_can_be_measured_reset_grown_and_crashed_and_so_can_the_host() {
 }
 
 fn crashing_and_resetting() {
-    let _turn = turn();
-    // What is crashed here on purpose is not to be lost before.
-    let spec = MachineSpec { takes_turns: true, ..spec() };
-    let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
+    let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
     let guest = GuestSpec { vcpus: 4, max_vcpus: 5, ..GuestSpec::new("vm0") };
     machine.start_guest(&guest).unwrap();
 
@@ -309,13 +292,12 @@ fn boots_and_waits() {
 
 #[test]
 fn nothing_is_left_of_a_lab_that_is_interrupted_or_killed() {
-    let _turn = turn();
     // Built beforehand, so that the lab below has nothing to do but boot.
     let _ =
         Machine::boot(&MachineSpec { accel: Accel::Tcg, ..spec() }, &Progress::stderr()).unwrap();
     for signal in [libc::SIGINT, libc::SIGKILL] {
         let lab = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "boots_and_waits", "--ignored", "--nocapture"])
+            .args(["--exact", "boot::boots_and_waits", "--ignored", "--nocapture"])
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()

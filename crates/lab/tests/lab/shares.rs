@@ -2,17 +2,14 @@
 //! Who gets how much of the host's CPUs under `scx_holdfast`, and how soon: weights of cgroups, tasks that
 //! move between them, tasks that may run on one CPU only, those whose CPU a real-time task takes, who wakes
 //! beside tasks of little weight, and these beside tasks of great weight.
-//! Needs what `make build` builds, and either the network or packages in the cache; no root.
 
 use std::time::Duration;
 
 use holdfast_agent::protocol::{Counters, Reply, Request, Spawn};
-use holdfast_lab::machine::Machine;
+use holdfast_lab::machine::{Machine, MachineSpec};
 use holdfast_lab::progress::Progress;
 
-mod emulated;
-
-use emulated::{
+use crate::emulated::{
     counted, counting_spec, end, end_scheduler, eventually_within, hog, is_in_state,
     on_an_emulated_host, shell, spec, start_in_group, start_scheduler, uptime,
 };
@@ -24,6 +21,12 @@ const HOST_PERCENT: f64 = 200.0;
 
 fn names_of(names: &[String]) -> Vec<&str> {
     names.iter().map(String::as_str).collect()
+}
+
+/// A host with a thread of this machine for each CPU.
+fn without_guests() -> Machine {
+    let spec = MachineSpec { guest_kernels: Vec::new(), ..spec() };
+    Machine::boot(&spec, &Progress::stderr()).unwrap()
 }
 
 fn kill(machine: &Machine, names: &[&str]) {
@@ -68,7 +71,7 @@ fn assert_shares(what: &str, used: &[f64], expected: &[f64]) {
 }
 
 fn shares_follow_groups() {
-    let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
+    let machine = without_guests();
     shell(
         &machine,
         "cd /sys/fs/cgroup; echo +cpu > cgroup.subtree_control; \
@@ -161,7 +164,7 @@ fn nice_hog(machine: &Machine, name: &str, nice: i32, cpus: Option<Vec<u32>>) {
 fn light_tasks_live_beside_heavy_ones() {
     const PASSES: Duration = Duration::from_secs(60);
     const LATE_AFTER_S: f64 = 20.0;
-    let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
+    let machine = without_guests();
     start_scheduler(&machine, &["--no-guest-knowledge"]);
     let anywhere: Vec<_> = (0..12).map(|i| format!("anywhere{i}")).collect();
     let pinned: Vec<_> = (0..12).map(|i| format!("pinned{i}")).collect();

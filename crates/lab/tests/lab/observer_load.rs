@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The observer under load in the lab's host: five hundred vCPUs are tracked and none is lost, and what
 //! is lost is counted and told.
-//! Needs what `make build` builds, and either the network or packages in the cache; no root.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,9 +11,7 @@ use holdfast_lab::machine::Machine;
 use holdfast_lab::progress::Progress;
 use serde_json::Value;
 
-mod emulated;
-
-use emulated::{Lines, load_kvm, on_an_emulated_host, replay, spec, wait};
+use crate::emulated::{Lines, load_kvm, on_an_emulated_host, replay, spec, wait};
 
 const VMS: usize = 8;
 const VCPUS_EACH: usize = 63;

@@ -5,14 +5,13 @@
 use std::time::Duration;
 
 use holdfast_agent::protocol::Request;
-use holdfast_lab::images::DIST;
-use holdfast_lab::machine::{GuestSpec, Machine, MachineSpec};
+use holdfast_lab::machine::{Machine, MachineSpec};
 use holdfast_lab::progress::Progress;
 use serde_json::Value;
 
 use crate::emulated::{
-    Lines, counted, counting_spec, eventually_within, observe, on_an_emulated_host, start_observer,
-    start_scheduler,
+    contend, counted, counting_spec, eventually_within, observe, on_an_emulated_host,
+    start_observer, start_scheduler,
 };
 
 const HOGS: [&str; 2] = ["hog0", "hog1"];
@@ -31,13 +30,13 @@ fn holders_are_hardly_kept_off_the_cpu_and_the_second_mode_is_named_where_there_
 fn modes() {
     let spec = MachineSpec { holdfast_in_guests: true, ..counting_spec() };
     let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
-    let mut spins = start(&machine, "alone", 2);
+    let mut spins = contend(&machine, "alone", 2, &["2"]);
     eprintln!("a guest alone");
     let alone = spins.until(LIMIT, "mode");
     machine.stop_guest("alone").unwrap();
 
     start_observer(&machine);
-    let mut spins = start(&machine, "vm0", 4);
+    let mut spins = contend(&machine, "vm0", 4, &["2"]);
     for name in HOGS {
         machine.request(Request::spawn(name, [machine.workload_path("hog")])).unwrap();
     }
@@ -64,22 +63,6 @@ fn modes() {
     assert!(stock_off > 0.05, "{stock_off}");
     assert!(held_off < stock_off * 0.05, "{held_off} and {stock_off}");
     machine.shut_down().unwrap();
-}
-
-/// A guest whose vCPUs contend for a lock, and in it, begun before, what looks at its locks every so often.
-fn start<'m>(machine: &'m Machine, name: &'m str, vcpus: u32) -> Lines<'m> {
-    machine.start_guest(&GuestSpec { vcpus, ..GuestSpec::new(name) }).unwrap();
-    let file = |name: &str| format!("{DIST}/{name}");
-    let (loader, lib, holdfast) = (file("lib/loader"), file("lib"), file("holdfast"));
-    let argv = [&loader, "--library-path", &lib, &holdfast, "spins", "2"];
-    let mut spins = Lines::in_guest(machine, name, "spins", &argv);
-    spins.next().unwrap();
-    let threads = vcpus.to_string();
-    let argv = ["/workloads/lock", "--threads", &threads, "--counters", "/tmp/counters"];
-    machine.request_guest(name, Request::spawn("lock", argv)).unwrap();
-    // What it says of the time before.
-    spins.next().unwrap();
-    spins
 }
 
 /// Time that preempted lock holders are off the CPU, of each CPU second of the VM, over a window.

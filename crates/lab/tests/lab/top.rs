@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The live screen in a terminal of the lab's host: what keys do, and that nothing is left of it.
-//! Needs what `make build` builds, and either the network or packages in the cache; no root.
 
 use std::time::Duration;
 
@@ -8,9 +7,7 @@ use holdfast_agent::protocol::Request;
 use holdfast_lab::machine::Machine;
 use holdfast_lab::progress::Progress;
 
-mod emulated;
-
-use emulated::{Lines, load_kvm, on_an_emulated_host, shell, spec};
+use crate::emulated::{Lines, load_kvm, on_an_emulated_host, shell, spec};
 
 /// Longest that a change of the screen may take: loading the programs first of all.
 const LIMIT: Duration = Duration::from_secs(180);

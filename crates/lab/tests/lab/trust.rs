@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What guests may be told and what they may claim, in the lab's host: a guest that lies gains nothing,
 //! and what KVM tells an honest one stays true under the scheduler.
-//! Needs what `make build` builds, and either the network or packages in the cache; no root.
 
 use std::time::Duration;
 
@@ -11,9 +10,7 @@ use holdfast_lab::progress::Progress;
 use holdfast_lab::share;
 use serde_json::Value;
 
-mod emulated;
-
-use emulated::{
+use crate::emulated::{
     counted, end, end_scheduler, eventually, load_kvm, of_vcpus, on_an_emulated_host, run, spec,
     start_scheduler,
 };

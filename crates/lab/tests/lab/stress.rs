@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! VMs start under load, run, and are stopped or killed while CPUs come and go and groups change their weight:
 //! `scx_holdfast` keeps scheduling, and the kernel's watchdog never ends it.
-//! Needs what `make build` builds, and either the network or packages in the cache; no root.
 //!
-//! `HOLDFAST_STRESS_S=1800 cargo test --release -p holdfast-lab --test lab_stress -- --nocapture` goes on for half an hour.
+//! `HOLDFAST_STRESS_S=1800 cargo test --release -p holdfast-lab --test lab stress:: -- --nocapture` goes on for half an hour.
 //! A CPU that comes or goes has the scheduler start again, so that each instance of it lives less than a minute: with
 //! `HOLDFAST_STRESS_HOTPLUG=0` all CPUs stay, and one instance lives from the first round to the last.
 
@@ -13,9 +12,7 @@ use holdfast_agent::protocol::{Reply, Request};
 use holdfast_lab::machine::{GuestSpec, Machine, MachineSpec};
 use holdfast_lab::progress::Progress;
 
-mod emulated;
-
-use emulated::{
+use crate::emulated::{
     SCHEDULER, counted, end, end_scheduler, eventually_within, hog, is_in_state, load_kvm,
     on_an_emulated_host, shell, spec, start_scheduler, uptime,
 };
@@ -102,7 +99,7 @@ fn start_guest(machine: &Machine, name: &str, round: u32) -> bool {
 fn stress() {
     let (seconds, hotplug) = (seconds(), hotplug());
     let machine = Machine::boot(
-        &MachineSpec { cpus: CPUS, takes_turns: true, cmdline: CMDLINE.into(), ..spec() },
+        &MachineSpec { cpus: CPUS, cmdline: CMDLINE.into(), ..spec() },
         &Progress::stderr(),
     )
     .unwrap();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Holdfast in the lab's host: guests are read as they see themselves, and neither a scheduler that
 //! is killed nor guests that are reset, grown and killed leave anything wrong behind.
-//! Needs what `make build` builds, and either the network or packages in the cache; no root.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +10,7 @@ use holdfast_lab::packages::Kernel;
 use holdfast_lab::progress::Progress;
 use serde_json::Value;
 
-mod emulated;
-
-use emulated::{
+use crate::emulated::{
     end_scheduler, eventually, kill_scheduler, observe, on_an_emulated_host, preemptions, read,
     run, spec, start_observer, start_scheduler,
 };
