@@ -25,8 +25,6 @@ const DETAIL_NS: i64 = 50_000_000;
 pub(super) fn render(recording: &Recording) -> String {
     let sample = recording.summary();
     let about = &recording.about;
-    // What the kernel calls itself as long as nobody has given it a name.
-    let host = if about.host == "(none)" { "host without a name" } else { &about.host };
     let mut page = String::new();
     let _ = write!(
         page,
@@ -35,7 +33,7 @@ pub(super) fn render(recording: &Recording) -> String {
          <h1>What preempted lock holders cost</h1><p class=\"about\">{}, {} (Linux {}), {}, {}, \
          {}{}</p>",
         when(about.begin_ns as u64),
-        escape(host),
+        escape(about.host_name()),
         escape(&about.kernel),
         time(sample.interval_ns),
         count(about.vms.len() as u64, "VM"),

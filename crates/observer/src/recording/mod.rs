@@ -92,6 +92,14 @@ pub(crate) struct About {
     pub(crate) vms: Vec<RecordedVm>,
 }
 
+impl About {
+    /// The host's name for people.
+    pub(crate) fn host_name(&self) -> &str {
+        // What the kernel calls itself as long as nobody has given it a name.
+        if self.host == "(none)" { "host without a name" } else { &self.host }
+    }
+}
+
 /// A VM that was seen, with or without events.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RecordedVm {

@@ -89,7 +89,7 @@ fn headline(recording: &Recording) -> String {
     let about = &recording.about;
     format!(
         "{}, {} from {} on, {} of {}\n",
-        about.host,
+        about.host_name(),
         time((about.end_ns - about.begin_ns) as u64),
         when(about.begin_ns as u64),
         count(recording.notes.len() as u64, "event"),

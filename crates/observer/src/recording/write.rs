@@ -46,13 +46,12 @@ impl Writer {
     /// Fails if the recording could not be given its name in the end, or if there is no room.
     pub(super) fn create(path: &Path) -> std::result::Result<Self, ObserverError> {
         check_target(path)?;
-        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
         let partial = tempfile::Builder::new()
             .prefix(".holdfast-")
             .suffix(".partial")
             // As of any new file: less what the umask takes.
             .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(dir.unwrap_or(Path::new(".")))
+            .tempfile_in(directory(path))
             .map_err(|error| failed(path, error))?;
         let groups = begin(&partial).map_err(|error| failed(path, system_error(error)))?;
         let ends = vec![groups.bytes_written() as u64];
@@ -128,12 +127,20 @@ impl Writer {
 }
 
 /// Only a file may be replaced by a recording: what else has that name may be a device.
+/// Where the file is, or is to be.
+fn directory(path: &Path) -> &Path {
+    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 fn check_target(path: &Path) -> std::result::Result<(), ObserverError> {
     let kind = match fs::symlink_metadata(path) {
         Ok(target) => target.file_type(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return match path.file_name() {
-                Some(_) if !path.as_os_str().as_bytes().ends_with(b"/") => Ok(()),
+                Some(_) if !path.as_os_str().as_bytes().ends_with(b"/") => match directory(path) {
+                    there if there.is_dir() => Ok(()),
+                    _ => Err(failed(path, "there is no such directory; make it first")),
+                },
                 _ => Err(failed(path, "that is no name of a file; name one")),
             };
         }
@@ -304,7 +311,7 @@ mod tests {
             (in_dir("dangling"), "a symbolic link"),
             (in_dir(""), "a directory"),
             (in_dir("none/"), "no name of a file"),
-            (in_dir("none/x"), "No such file"),
+            (in_dir("none/x"), "no such directory"),
             (in_dir("old/x"), "Not a directory"),
             (PathBuf::new(), "no name of a file"),
         ] {
