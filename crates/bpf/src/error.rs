@@ -30,6 +30,11 @@ pub enum DiscoveryError {
 }
 
 impl DiscoveryError {
+    /// Does this machine refuse the program, to whomever?
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Self::Bpf { source, .. } if source.kind() == libbpf_rs::ErrorKind::PermissionDenied)
+    }
+
     pub(crate) fn bpf(action: &'static str, source: libbpf_rs::Error) -> Self {
         let hint = match source.kind() {
             libbpf_rs::ErrorKind::PermissionDenied => {

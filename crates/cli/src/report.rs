@@ -25,6 +25,7 @@ pub(crate) struct Args {
     interval: f64,
 
     /// Number of reports; until Ctrl-C by default.
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 
     /// Print a JSON object of schema holdfast.report/1 on each line.

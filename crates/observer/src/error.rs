@@ -97,9 +97,28 @@ pub enum ObserverError {
 impl ObserverError {
     /// Is it this machine that cannot do it, so that nothing went wrong?
     pub fn is_unsupported(&self) -> bool {
-        matches!(
-            self,
-            Self::NoBtf(_) | Self::NoKvm | Self::NoKvmBtf(_) | Self::NoContentionTracepoints
-        )
+        match self {
+            Self::NoBtf(_) | Self::NoKvm | Self::NoKvmBtf(_) | Self::NoContentionTracepoints => {
+                true
+            }
+            // That the process has the capabilities is looked at before.
+            Self::Discovery(error) => error.is_refused(),
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_program_is_the_machines_and_a_broken_one_ours() {
+        let loading = |errno| {
+            let source = libbpf_rs::Error::from_raw_os_error(errno);
+            ObserverError::from(DiscoveryError::Bpf { action: "load", hint: "", source })
+        };
+        assert!(loading(libc::EPERM).is_unsupported());
+        assert!(!loading(libc::EINVAL).is_unsupported());
     }
 }

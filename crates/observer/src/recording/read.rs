@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
+use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::path::Path;
 use std::sync::{Arc, Once};
@@ -43,7 +44,11 @@ pub(super) fn read(path: &Path) -> Result<Recording, ObserverError> {
         source: source.into(),
     };
     let file = File::open(path).map_err(failed)?;
-    let len = file.metadata().map_err(failed)?.len();
+    let about = file.metadata().map_err(failed)?;
+    if about.is_dir() {
+        return Err(failed(ErrorKind::IsADirectory.into()));
+    }
+    let len = about.len();
     let data = len - holes(&file, len).map_err(failed)?;
     // The library of the format panics where some files are broken.
     unpanicked(|| decode(file, len, data)).unwrap_or_else(|| Err("it is broken".into())).map_err(
@@ -283,6 +288,7 @@ mod tests {
         let error = read(&path).unwrap_err().to_string();
         assert!(error.contains("no recording of `holdfast record`"), "{error}");
         assert!(matches!(read(&dir.path().join("none")), Err(ObserverError::File { .. })));
+        assert!(matches!(read(dir.path()), Err(ObserverError::File { .. })));
     }
 
     /// Writes it as it is, however wrong, and reads it.
