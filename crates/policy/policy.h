@@ -349,6 +349,12 @@ HF_FN u64 hf_scale_by_weight(u64 delta_ns, u32 weight)
 	return delta_ns * HF_WEIGHT_NICE0 / (weight ? weight : 1);
 }
 
+/* So many thousandths of a slice, as virtual time of a task of @weight. */
+HF_FN u64 hf_part_of_slice(u32 permille, u32 weight, const struct hf_params *prm)
+{
+	return hf_scale_by_weight(prm->slice_ns * permille / 1000, weight);
+}
+
 /*
  * A member of a group, one level up: of the weight that the group has among its
  * siblings, it has what its own is of @total, that of all active members.
@@ -425,28 +431,37 @@ HF_FN u64 hf_place(u64 vtime, u64 vtime_now, u32 weight, bool slept, const struc
  */
 #define HF_GROUP_SLICES 4
 
+/* How many slices a turn is at most that ends at a tick of 4 ms and has grace. */
+#define HF_TURN_MAX_SLICES 4
+
 /*
  * Virtual time of a group, which is charged like one task of the group's weight for what all its
  * members run: neither further behind than one that slept, nor so far ahead that a time without
- * others is remembered. @weight is that of the member that ran.
+ * others is remembered. But what a member has run that came from as far back as it may and went
+ * first is, or it would come from there again: who wakes while its waker still runs weighs half of
+ * what it then runs with, and goes first by twice as much. @weight is that of the member that ran.
  */
 HF_FN u64 hf_place_group(u64 served, u64 vtime_now, u32 weight, const struct hf_params *prm)
 {
+	u32 most =
+		1000 * (HF_GROUP_SLICES + 1 + HF_TURN_MAX_SLICES) + 2 * prm->resume_boost_permille;
 	u64 floor = vtime_now - hf_credit(weight, true, prm);
-	u64 ceiling = vtime_now + hf_scale_by_weight(prm->slice_ns * 2 * HF_GROUP_SLICES, weight);
+	u64 ceiling = vtime_now + hf_part_of_slice(most, weight, prm);
 
 	return hf_vtime_within(served, floor, ceiling);
 }
 
 /*
  * A member does not go far back behind its group: else members that take turns would each come
- * with a past of its own, in which the group has run.
+ * with a past of its own, in which the group has run. Who slept may be the only one that runs by
+ * then, with all that the group weighs, however little it weighs beside who has woken it: its past
+ * is as much CPU time as @group_weight gives.
  */
-HF_FN u64 hf_place_in_group(u64 vtime, u64 served, u32 weight, bool slept,
+HF_FN u64 hf_place_in_group(u64 vtime, u64 served, u32 weight, u32 group_weight, bool slept,
 			    const struct hf_params *prm)
 {
-	u64 slices = HF_GROUP_SLICES + (slept ? 1 : 0);
-	u64 floor = served - hf_scale_by_weight(prm->slice_ns * slices, weight);
+	u32 most = 1000 * (HF_GROUP_SLICES + (slept ? 1 : 0));
+	u64 floor = served - hf_part_of_slice(most, slept ? group_weight : weight, prm);
 
 	return hf_vtime_before(vtime, floor) ? floor : vtime;
 }
@@ -471,12 +486,6 @@ HF_FN bool hf_is_late(u64 waited_ns)
 HF_FN u64 hf_advance(u64 vtime_now, u64 least)
 {
 	return hf_vtime_before(vtime_now, least) ? least : vtime_now;
-}
-
-/* So many thousandths of a slice, as virtual time of a task of @weight. */
-HF_FN u64 hf_part_of_slice(u32 permille, u32 weight, const struct hf_params *prm)
-{
-	return hf_scale_by_weight(prm->slice_ns * permille / 1000, weight);
 }
 
 /*

@@ -117,10 +117,17 @@ impl Params {
         unsafe { raw::hf_place_group(served, vtime_now, weight, self) }
     }
 
-    /// Virtual time of a member of a group that is at `served`.
-    pub fn place_in_group(&self, vtime: u64, served: u64, weight: u32, slept: bool) -> u64 {
+    /// Virtual time of a member of `weight` of a group of `group_weight` that is at `served`.
+    pub fn place_in_group(
+        &self,
+        vtime: u64,
+        served: u64,
+        weight: u32,
+        group_weight: u32,
+        slept: bool,
+    ) -> u64 {
         // SAFETY: reads `self` only.
-        unsafe { raw::hf_place_in_group(vtime, served, weight, slept, self) }
+        unsafe { raw::hf_place_in_group(vtime, served, weight, group_weight, slept, self) }
     }
 
     /// Virtual time of a task whose CPU nobody else could have had: ahead by `slices` at most.

@@ -134,7 +134,7 @@ counters! {
             "Running waiters found and descheduled in favour of their holder";
         nr_look_to_called = LOOKED + Target::ToCalled as u32,
             "Running callers found and descheduled in favour of whom they called";
-        nr_missed = MISSED, "Yields and looks in favour of one that may not run on that CPU, or was taken by another first";
+        nr_missed = MISSED, "Yields and looks in favour of one that is too far ahead of who is next, may not run on that CPU, or was taken by another first";
     }
 }
 

@@ -306,7 +306,8 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 		time_passes(tctx && hf_vtime_before(tctx->vtime, key) ? tctx->vtime : key);
 	if (others && next_is_late(cpu, cctx, llc, now))
 		return;
-	if (tctx && !others && cctx->leaves && !cctx->yield_tid)
+	/* Who may not leave by now would be put into the local queue, and nobody would tell this CPU. */
+	if (tctx && !others && cctx->leaves && !cctx->yield_tid && !is_migration_disabled(prev))
 		return;
 	if (tctx && end_turn(prev, tctx, cctx, cpu, others, key))
 		return;

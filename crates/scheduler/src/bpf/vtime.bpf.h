@@ -37,7 +37,8 @@ static void place_among_others(struct task_ctx *tctx, bool slept)
 {
 	place(tctx, slept);
 	if (tctx->group)
-		tctx->vtime = place_in_groups(tctx->vtime, tctx->group, tctx->weight, slept);
+		tctx->vtime = place_in_groups(tctx->vtime, tctx->group, tctx->own_weight,
+					      tctx->weight, slept);
 }
 
 /* Who switches often does not walk up its groups each time. */
