@@ -69,8 +69,11 @@ pub(crate) fn kfuncs(host: &Host) -> Check {
     /// others it is a development version.
     const CALLBACKS: [&str; 4] = ["yield", "dump", "cgroup_init", "cgroup_set_weight"];
 
-    if !host.exists(VMLINUX) || !host.exists(STATE) {
-        return Check::skip(NAME, "not looked for: there is no sched_ext, or no BTF");
+    if !host.exists(STATE) {
+        return Check::skip(NAME, "not looked for: there is no sched_ext");
+    }
+    if !host.exists(VMLINUX) {
+        return Check::skip(NAME, "not looked for: the kernel has no BTF");
     }
     let Ok(btf) = Btf::from_path(host.path(VMLINUX)) else {
         return Check::fail(NAME, format!("{VMLINUX} cannot be read"), "run it as root");

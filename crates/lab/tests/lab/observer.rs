@@ -190,12 +190,16 @@ fn seen_where_it_is() {
     let mut recorder = Lines::of(&machine, "recorder", &[&program, "record", "-o", RECORDING]);
     assert!(recorder.next().unwrap().starts_with("Recording"));
     let mut spins = contend(&machine, "vm0", 4, &["1", "--json"]);
+    // Nothing is preempted while one of them looks and the other does not, and before both have read the guest, which
+    // each tries anew after 5 s at most.
+    let load = ["guest-vm0", HOGS[0], HOGS[1]];
+    signal(&machine, &load[..1], libc::SIGSTOP);
+    pass(&machine, 6.0);
     for name in HOGS {
         machine.request(Request::spawn(name, [machine.workload_path("hog")])).unwrap();
     }
+    signal(&machine, &load[..1], libc::SIGCONT);
     pass(&machine, 3.0);
-    // Nothing is preempted while one of them looks and the other does not.
-    let load = ["guest-vm0", HOGS[0], HOGS[1]];
     signal(&machine, &load, libc::SIGSTOP);
     signal(&machine, &["recorder"], libc::SIGINT);
     let live = observe(&machine);
