@@ -90,7 +90,7 @@ fn every_workload() {
         let enough = if workload == "build" { 14_000 } else { 1 };
         let end = |signal| {
             let _ = ask(Request::Kill { name: workload.into(), signal });
-            ask(Request::Wait { name: workload.into(), timeout_ms: 60_000 }).unwrap()
+            ask(Request::Wait { name: workload.into(), timeout_ms: 240_000 }).unwrap()
         };
         eventually_within(LIMIT, workload, || {
             let status = ask(Request::Status { name: workload.into() }).unwrap();

@@ -67,7 +67,7 @@ fn without_btf(machine: &Machine) {
     const OBSERVERS: [&[&str]; 4] =
         [&["vms"], &["report", "1", "1"], &["record", "1", "-o", "/tmp/none.parquet"], &["export"]];
     let refuses = |args: &[&str], why: &str| {
-        let ended = holdfast(machine, args, Duration::from_secs(60));
+        let ended = holdfast(machine, args, Duration::from_secs(180));
         assert_eq!(ended.status.code, Some(77), "{args:?}: {ended:?}");
         assert!(ended.stderr_tail.contains(why), "{args:?}: {ended:?}");
     };
@@ -99,7 +99,7 @@ fn top(machine: &Machine) -> String {
     );
     let served = "sleep 60 | busybox telnetd -i -K -l /tmp/top.sh";
     Lines::of(machine, "top", &["/bin/sh", "-ec", served])
-        .until(Duration::from_secs(60), "exit code 77")
+        .until(Duration::from_secs(180), "exit code 77")
 }
 
 const PREEMPTED: &str = "holdfast_vcpu_preempted_seconds_count";
@@ -156,7 +156,7 @@ fn exports_what_it_reports(machine: &Machine) {
         let page = scrape(machine);
         (metric_or_none(&page, PREEMPTED, "class=\"holder\"") > 0.0).then_some(())
     });
-    reports.until(Duration::from_secs(60), "\"readable\":true");
+    reports.until(Duration::from_secs(180), "\"readable\":true");
     stand_still();
     let before = scrape(machine);
     reports.ready();

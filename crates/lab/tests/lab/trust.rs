@@ -124,7 +124,7 @@ fn witnessing() {
         let guest = |request| machine.request_guest("vm0", request).unwrap();
         let argv = ["/workloads/stealwitness", "--threads", "4", "--seconds", "10"];
         guest(Request::spawn("witness", argv));
-        let ended = match guest(Request::Wait { name: "witness".into(), timeout_ms: 60_000 }) {
+        let ended = match guest(Request::Wait { name: "witness".into(), timeout_ms: 240_000 }) {
             Reply::Wait(ended) => ended,
             other => panic!("{other:?}"),
         };

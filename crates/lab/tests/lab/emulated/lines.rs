@@ -7,7 +7,7 @@ use holdfast_agent::protocol::{Reply, Request, Stream};
 use holdfast_lab::machine::Machine;
 
 /// Longest silence of a program that is to print something.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The lines of a child's standard output, each of them once, until it ends.
 pub(crate) struct Lines<'m> {

@@ -59,7 +59,7 @@ pub(crate) fn wait(machine: &Machine, name: &str, limit: Duration) -> Ended {
 /// Ends a child of the host by a signal.
 pub(crate) fn end(machine: &Machine, name: &str, signal: i32) -> Ended {
     machine.request(Request::Kill { name: name.into(), signal }).unwrap();
-    wait(machine, name, Duration::from_secs(30))
+    wait(machine, name, Duration::from_secs(120))
 }
 
 /// Runs a program of ours in the host to its end, and gives what it said.
@@ -76,7 +76,7 @@ pub(crate) fn run(machine: &Machine, argv: &[&str]) -> String {
 /// Runs a shell command in the host to its end.
 pub(crate) fn shell(machine: &Machine, command: &str) -> String {
     machine.request(Request::spawn("shell", ["/bin/sh", "-ec", command])).unwrap();
-    let ended = wait(machine, "shell", Duration::from_secs(30));
+    let ended = wait(machine, "shell", Duration::from_secs(120));
     assert!(ended.status.success(), "{command}: {ended:?}");
     ended.stdout_tail
 }
@@ -287,9 +287,10 @@ pub(crate) fn replay(machine: &Machine, recording: &str, options: &[&str]) -> Va
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// What `done` gives once it gives something, which must not take longer than a minute.
+/// What `done` gives once it gives something, which must not take longer than some minutes: this machine may
+/// have other work.
 pub(crate) fn eventually<T>(what: &str, done: impl FnMut() -> Option<T>) -> T {
-    eventually_within(Duration::from_secs(60), what, done)
+    eventually_within(Duration::from_secs(180), what, done)
 }
 
 /// The same with another limit.
