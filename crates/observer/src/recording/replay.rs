@@ -8,6 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::write::directory;
 use super::{Recording, html, perfetto, read};
 use crate::error::ObserverError;
 use crate::histogram::time;
@@ -113,8 +114,7 @@ fn file_behind(path: &Path) -> Option<PathBuf> {
     const MAX_LINKS: usize = 40;
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {
-        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-        let dir = dir.unwrap_or(Path::new(".")).canonicalize().ok()?;
+        let dir = directory(&path).canonicalize().ok()?;
         if dir.starts_with("/proc") {
             return None;
         }

@@ -126,12 +126,12 @@ impl Writer {
     }
 }
 
-/// Only a file may be replaced by a recording: what else has that name may be a device.
 /// Where the file is, or is to be.
-fn directory(path: &Path) -> &Path {
+pub(super) fn directory(path: &Path) -> &Path {
     path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// Only a file may be replaced by a recording: what else has that name may be a device.
 fn check_target(path: &Path) -> std::result::Result<(), ObserverError> {
     let kind = match fs::symlink_metadata(path) {
         Ok(target) => target.file_type(),
