@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What groups and their members have, whatever members do and claim.
+
+use holdfast_policy::{
+    Params, VcpuClass, WEIGHT_NICE0, advance, charge, reweigh, vtime_before, weight_in_group,
+};
+use proptest::prelude::*;
+
+const PARAMS: Params = Params::DEFAULT;
+const MS: u64 = 1_000_000;
+
+/// Members of a group that take turns in running, `burst_ns` each, beside one task of the same weight that never sleeps,
+/// on one CPU where turns end after `turn_ns`: the group's part of it. Who is woken says that it is of this class, and
+/// has this weight until it runs.
+fn part_of_a_group_that_takes_turns(
+    nr_members: usize,
+    burst_ns: u64,
+    turn_ns: u64,
+    class: VcpuClass,
+    woken_weight: u32,
+) -> f64 {
+    const ALL: u32 = WEIGHT_NICE0;
+    let start = 1u64 << 40;
+    let (mut vtime_now, mut served, mut other) = (start, start, start);
+    let mut members = vec![(start, ALL); nr_members];
+    let (mut turn, mut left_ns, mut key) = (0, burst_ns, start);
+    let (mut group_ran, mut other_ran) = (0u64, 0u64);
+    while group_ran + other_ran < 100_000_000_000 {
+        vtime_now = advance(vtime_now, if vtime_before(key, other) { key } else { other });
+        if !vtime_before(key, other) {
+            other = charge(other, turn_ns, ALL);
+            other_ran += turn_ns;
+            continue;
+        }
+        let (vtime, weight) = members[turn];
+        let vtime = PARAMS.place(reweigh(vtime, vtime_now, weight, ALL), vtime_now, ALL, false);
+        let ran = left_ns.min(turn_ns);
+        members[turn] = (charge(vtime, ran, ALL), ALL);
+        served = PARAMS.place_group(charge(served, ran, ALL), vtime_now, ALL);
+        group_ran += ran;
+        left_ns -= ran;
+        key = if left_ns > 0 {
+            let vtime = PARAMS.place_in_group(members[turn].0, served, ALL, ALL, false);
+            members[turn].0 = vtime;
+            vtime
+        } else {
+            // The next one wakes.
+            (turn, left_ns) = ((turn + 1) % nr_members, burst_ns);
+            let (vtime, weight) = members[turn];
+            let vtime = reweigh(vtime, vtime_now, weight, woken_weight);
+            let vtime = PARAMS.place(vtime, vtime_now, woken_weight, true);
+            let vtime = PARAMS.place_in_group(vtime, served, woken_weight, ALL, true);
+            members[turn] = (vtime, woken_weight);
+            PARAMS.queue_key(vtime, class, true, woken_weight)
+        };
+    }
+    group_ran as f64 / (group_ran + other_ran) as f64
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn taking_turns_wins_a_group_nothing(
+        nr_members in 1usize..64,
+        burst_ns in 50_000u64..20_000_000,
+        turn_ns in 2 * MS..4 * MS,
+        class in prop::sample::select(vec![VcpuClass::Free, VcpuClass::Irq, VcpuClass::Head]),
+    ) {
+        let part_if_woken_with = |weight| {
+            part_of_a_group_that_takes_turns(nr_members, burst_ns, turn_ns, class, weight)
+        };
+        let part = part_if_woken_with(WEIGHT_NICE0);
+        prop_assert!((part - 0.5).abs() < 0.01, "{part}");
+        // As long as its waker runs it weighs half, and may pay twice for what it ran.
+        let part = part_if_woken_with(WEIGHT_NICE0 / 2);
+        prop_assert!(part < 0.51, "{part}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_member_that_is_a_few_turns_behind_keeps_them(
+        served in 1u64 << 40..1 << 60,
+        behind_slices in 0u64..4,
+        weight in 128..100 * WEIGHT_NICE0,
+    ) {
+        let vtime = served - charge(0, PARAMS.slice_ns * behind_slices, weight);
+        prop_assert_eq!(PARAMS.place_in_group(vtime, served, weight, weight, false), vtime);
+        // And who ran on another's behalf keeps what it slept for.
+        let slept = PARAMS.place_in_group(0, served, weight, weight, true);
+        let running = PARAMS.place_in_group(0, served, weight, weight, false);
+        prop_assert!((running - slept).abs_diff(PARAMS.credit(weight, true)) <= 1);
+    }
+
+    #[test]
+    fn members_share_what_their_group_has(
+        group_weight in 1u32..10_000,
+        weights in prop::collection::vec(1u32..10_000, 1..300),
+    ) {
+        let total: u64 = weights.iter().map(|w| u64::from(*w)).sum();
+        let unit = WEIGHT_NICE0 / 100;
+        let shared: u64 = weights
+            .iter()
+            .map(|w| u64::from(weight_in_group(w * unit, group_weight, total)))
+            .sum();
+        let whole = u64::from(group_weight) * u64::from(unit);
+        // Rounding takes or gives each member less than one unit.
+        prop_assert!(shared.abs_diff(whole) <= weights.len() as u64, "{shared} of {whole}");
+    }
+
+    #[test]
+    fn no_member_has_more_than_its_group(weight: u32, group_weight in 1u32..10_000, total: u64) {
+        let share = weight_in_group(weight, group_weight, total);
+        prop_assert!((1..=group_weight * (WEIGHT_NICE0 / 100)).contains(&share));
+    }
+}
