@@ -408,12 +408,15 @@ HF_FN u64 hf_credit(u32 weight, bool slept, const struct hf_params *prm)
 	return hf_scale_by_weight(prm->slice_ns * (slept ? 1 : HF_OWED_MAX_SLICES), weight);
 }
 
+/* How many slices a turn is at most that ends at a tick of 4 ms and has grace. */
+#define HF_TURN_MAX_SLICES 4
+
 /*
- * How many turns of the lightest there can be a task may be ahead: what one is charged for a turn
- * that ends at a tick of 4 ms and has grace, and as much again as going first is worth. With less a
- * light vCPU that claims to hold a lock would always be first.
+ * How many turns of the lightest there can be a task may be ahead: what one is charged for the longest
+ * turn, and as much again as going first is worth. With less a light vCPU that claims to hold a lock
+ * would always be first.
  */
-#define HF_AHEAD_MAX_SLICES 8
+#define HF_AHEAD_MAX_SLICES (2 * HF_TURN_MAX_SLICES)
 
 /* Virtual time of a task that becomes runnable: neither too far behind nor, whatever became of its weight, ahead. */
 HF_FN u64 hf_place(u64 vtime, u64 vtime_now, u32 weight, bool slept, const struct hf_params *prm)
@@ -430,9 +433,6 @@ HF_FN u64 hf_place(u64 vtime, u64 vtime_now, u32 weight, bool slept, const struc
  * at different times, and none is to lose what it is owed for that.
  */
 #define HF_GROUP_SLICES 4
-
-/* How many slices a turn is at most that ends at a tick of 4 ms and has grace. */
-#define HF_TURN_MAX_SLICES 4
 
 /*
  * Virtual time of a group, which is charged like one task of the group's weight for what all its
