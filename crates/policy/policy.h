@@ -369,6 +369,23 @@ HF_FN u32 hf_weight_in_group(u32 weight, u32 group_weight, u64 total)
 	return share ? share : 1;
 }
 
+/* The largest weight, of a task or of a group, and so the most that anybody weighs among all. */
+#define HF_WEIGHT_MAX (10000U * HF_WEIGHT_SCALE)
+
+/*
+ * What a group weighs among all tasks of the host: as much more than the member below, which counts
+ * @own in it and weighs @below among all, as its @total is of that one.
+ */
+HF_FN u32 hf_weight_among_all(u64 total, u32 own, u32 below)
+{
+	u64 weight = (u64)below * total / (own ? own : 1);
+
+	/* The total is of another moment than the weight of the member. */
+	if (weight < below)
+		return below;
+	return weight < HF_WEIGHT_MAX ? weight : HF_WEIGHT_MAX;
+}
+
 /* Virtual time of a task after it ran. Grace is charged like any other time. */
 HF_FN u64 hf_charge(u64 vtime, u64 ran_ns, u32 weight)
 {

@@ -225,27 +225,32 @@ impl Child {
     /// Pins threads by the beginnings of their names; each beginning must be some thread's.
     pub(crate) fn pin(&self, name: &str, threads: &[(String, Vec<u32>)]) -> Result<Reply, Failure> {
         let failed = |what: String| Failure::new(format!("pinning threads of `{name}`: {what}"));
-        let directory = format!("/proc/{}/task", self.pid);
+        let all = self.threads().map_err(|e| failed(e.to_string()))?;
         for (beginning, cpus) in threads {
             let set = cpu_set(cpus).map_err(failed)?;
-            let mut nr_pinned = 0;
-            let listed = std::fs::read_dir(&directory).map_err(|e| failed(e.to_string()))?;
-            for thread in listed.flatten() {
-                let comm = std::fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
-                let Ok(tid) = thread.file_name().to_string_lossy().parse::<i32>() else { continue };
-                if !comm.starts_with(beginning) {
-                    continue;
-                }
-                // SAFETY: plain system call with a valid pointer.
-                check(unsafe { libc::sched_setaffinity(tid, size_of_val(&set), &set) })
-                    .map_err(|e| failed(format!("{} to CPUs {cpus:?}: {e}", comm.trim_end())))?;
-                nr_pinned += 1;
-            }
-            if nr_pinned == 0 {
+            let mut meant = all.iter().filter(|(_, comm)| comm.starts_with(beginning)).peekable();
+            if meant.peek().is_none() {
                 return Err(failed(format!("none is called {beginning}...")));
+            }
+            for (tid, comm) in meant {
+                // SAFETY: plain system call with a valid pointer.
+                check(unsafe { libc::sched_setaffinity(*tid, size_of_val(&set), &set) })
+                    .map_err(|e| failed(format!("{comm} to CPUs {cpus:?}: {e}")))?;
             }
         }
         Ok(Reply::Done)
+    }
+
+    /// Its threads, with their names.
+    pub(crate) fn threads(&self) -> std::io::Result<Vec<(i32, String)>> {
+        let mut threads = Vec::new();
+        for thread in std::fs::read_dir(format!("/proc/{}/task", self.pid))?.flatten() {
+            let comm = std::fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
+            if let Ok(tid) = thread.file_name().to_string_lossy().parse() {
+                threads.push((tid, comm.trim_end().to_owned()));
+            }
+        }
+        Ok(threads)
     }
 
     pub(crate) fn ask(&self, name: &str, line: &str, timeout: Duration) -> Result<Reply, Failure> {

@@ -9,6 +9,7 @@
 
 mod children;
 mod files;
+mod groups;
 mod guests;
 mod init;
 mod measure;

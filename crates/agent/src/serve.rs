@@ -14,6 +14,7 @@ use holdfast_agent::protocol::{
 };
 
 use crate::children::Children;
+use crate::groups::Groups;
 use crate::guests::Guests;
 use crate::perf::Perf;
 use crate::sockets::Sockets;
@@ -23,6 +24,7 @@ struct Agent {
     role: Role,
     is_init: bool,
     children: Arc<Children>,
+    groups: Groups,
     guests: Guests,
     sockets: Sockets,
     perf: Perf,
@@ -36,6 +38,7 @@ pub(crate) fn ordinary_child(port: File, role: Role) -> io::Result<()> {
     while let Some(line) = next_line(&mut lines)? {
         agent.take(line);
     }
+    agent.groups.remove();
     // Children go with this process: PR_SET_PDEATHSIG.
     Ok(())
 }
@@ -71,6 +74,7 @@ impl Agent {
             role,
             is_init,
             children,
+            groups: Groups::default(),
             guests,
             sockets: Sockets::default(),
             perf: Perf::default(),
@@ -142,6 +146,7 @@ impl Agent {
             Request::UnloadModule { name } => modules::unload(name),
             Request::CpuTimes { names } => measure::cpu_times(children, names),
             Request::Pin { name, threads } => children.get(name)?.pin(name, threads),
+            Request::Group(spec) => self.groups.put(children.get(&spec.name)?.as_ref(), spec),
             Request::Counters { path } => measure::counters(path),
             Request::PerfStart { name } => self.perf.start(children, name),
             Request::PerfRead { name } => self.perf.read(name),
@@ -184,6 +189,7 @@ impl Agent {
 
     fn leave(&self, request: &Request) -> ! {
         if !self.is_init {
+            self.groups.remove();
             std::process::exit(0);
         }
         let how = match request {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::experiment::Experiment;
 use crate::metric::{Class, Metric};
 use crate::scheduler::Counted;
+use crate::share::Party;
 use crate::spins::SpinWaits;
 use crate::{preemptions, share};
 
@@ -90,6 +91,9 @@ pub struct Sample {
     /// Names, in the snapshots, of what else ran a workload: VMs' processes, and programs of the host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<String>,
+    /// `cpu.weight` of the control group that each of all these had to itself; empty if they were in none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub groups: BTreeMap<String, u32>,
     /// Counters at its beginning; absent if the window did not get that far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Snapshot>,
@@ -189,8 +193,7 @@ impl Sample {
         found: &mut BTreeMap<Metric, f64>,
     ) -> f64 {
         let old: BTreeMap<_, _> = before.cpu.tasks.iter().map(|t| ((t.pid, t.tid), t)).collect();
-        let mut demands = Vec::new();
-        let mut whose = Vec::new();
+        let mut parties: Vec<(Owner, Option<&String>, Party)> = Vec::new();
         let (mut vm, mut beside, mut hogs) = (0.0, 0.0, 0.0);
         for task in &after.cpu.tasks {
             // A thread that was not there before started within the window.
@@ -198,7 +201,7 @@ impl Sample {
                 old.get(&(task.pid, task.tid)).map_or((0, 0), |t| (t.run_ns, t.wait_ns));
             let run = task.run_ns.saturating_sub(run) as f64 / host_ns as f64;
             let wait = task.wait_ns.saturating_sub(wait) as f64 / host_ns as f64;
-            demands.push(share::demand(run, wait));
+            let demand = share::demand(run, wait);
             let (owner, sum) = if task.name == self.vm {
                 (Owner::Vm, &mut vm)
             } else if self.beside.contains(&task.name) {
@@ -206,14 +209,25 @@ impl Sample {
             } else {
                 (Owner::Hogs, &mut hogs)
             };
-            whose.push(owner);
             *sum += run;
+            // All threads of a group are one party.
+            let group = self.groups.get_key_value(&task.name);
+            let name = group.map(|(name, _)| name);
+            match parties.iter_mut().find(|(_, of, _)| name.is_some() && *of == name) {
+                Some((_, _, party)) => party.demand += demand,
+                None => {
+                    let weight = group.map_or(1.0, |(_, weight)| f64::from(*weight));
+                    parties.push((owner, name, Party { weight, demand }));
+                }
+            }
         }
         // Where others leave nothing idle, what these tasks did not use went elsewhere: to the
         // observer, the scheduler's own process, interrupts. It is not theirs to share.
         let is_alone = self.hogs.is_empty() && self.beside.is_empty();
         let capacity = if is_alone { pcpus.into() } else { vm + beside + hogs };
-        let shares = share::max_min(capacity, &demands);
+        let (whose, parties): (Vec<Owner>, Vec<Party>) =
+            parties.into_iter().map(|(owner, _, party)| (owner, party)).unzip();
+        let shares = share::max_min(capacity, &parties);
         let fair = |owner: Owner| -> f64 {
             shares.iter().zip(&whose).filter(|(_, o)| **o == owner).map(|(share, _)| share).sum()
         };

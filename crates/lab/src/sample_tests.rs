@@ -44,6 +44,7 @@ fn window(before: Snapshot, after: Snapshot) -> Sample {
         vm: "vm".into(),
         hogs: vec!["hog0".into()],
         beside: Vec::new(),
+        groups: BTreeMap::new(),
         before: Some(before),
         after: Some(after),
         metrics: BTreeMap::new(),

@@ -2,8 +2,8 @@
 //! Whose CPU time was whose, and whose it should have been.
 //!
 //! Fair is *max-min fair*: CPU time is poured into all runnable threads at the same rate until one has
-//! all it wants; what is left goes to the others in the same manner. Weights are equal: the lab
-//! starts everything at the same nice level.
+//! all it wants; what is left goes to the others in the same manner. The lab starts everything at the same nice
+//! level, so threads have equal weights; where children have control groups these share by their weights.
 
 /// The part of a CPU that a thread wants: what it would use if it never had to wait for one.
 ///
@@ -17,29 +17,46 @@ pub fn demand(run: f64, wait: f64) -> f64 {
     if run > 0.0 { run / (run + sleep) } else { 0.0 }
 }
 
-/// The max-min fair allocation of `capacity` CPUs to threads that want `demands` CPUs each.
+/// Some who share CPUs as one: a thread, or a control group.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Party {
+    /// Its weight among the others.
+    pub weight: f64,
+    /// CPUs that it wants.
+    pub demand: f64,
+}
+
+/// The max-min fair allocation of `capacity` CPUs to parties of these weights.
 ///
-/// No thread gets more than it wants, none more than one CPU, and none could have more without
-/// taking it from one that has no more than itself.
+/// None gets more than it wants, and none could have more for its weight without taking it from one that has no more
+/// for its own.
 ///
 /// ```
-/// use holdfast_lab::share::max_min;
+/// use holdfast_lab::share::{Party, max_min};
 /// // 2 CPUs, four vCPUs and two hogs that all want a whole one: 1/3 each.
-/// assert!(max_min(2.0, &[1.0; 6]).iter().all(|share| (share - 1.0 / 3.0).abs() < 1e-9));
+/// let thread = Party { weight: 1.0, demand: 1.0 };
+/// assert!(max_min(2.0, &[thread; 6]).iter().all(|share| (share - 1.0 / 3.0).abs() < 1e-9));
 /// // One that sleeps most of the time leaves the rest to the others.
-/// let shares = max_min(2.0, &[0.2, 1.0, 1.0, 1.0]);
+/// let shares = max_min(2.0, &[Party { demand: 0.2, ..thread }, thread, thread, thread]);
 /// assert!(shares.iter().zip([0.2, 0.6, 0.6, 0.6]).all(|(a, b)| (a - b).abs() < 1e-9));
+/// // A group of four vCPUs has its part even if two of them sleep.
+/// let vm = Party { weight: 4.0, demand: 2.0 };
+/// let shares = max_min(2.0, &[vm, thread, thread]);
+/// assert!(shares.iter().zip([4.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0]).all(|(a, b)| (a - b).abs() < 1e-9));
 /// ```
-pub fn max_min(capacity: f64, demands: &[f64]) -> Vec<f64> {
-    let wanted = |i: usize| demands[i].clamp(0.0, 1.0);
-    let mut order: Vec<usize> = (0..demands.len()).collect();
-    order.sort_by(|&a, &b| wanted(a).total_cmp(&wanted(b)));
-    let mut shares = vec![0.0; demands.len()];
+pub fn max_min(capacity: f64, parties: &[Party]) -> Vec<f64> {
+    let wanted = |i: usize| parties[i].demand.max(0.0);
+    let fill = |i: usize| wanted(i) / parties[i].weight;
+    let mut order: Vec<usize> = (0..parties.len()).collect();
+    order.sort_by(|&a, &b| fill(a).total_cmp(&fill(b)));
+    let mut shares = vec![0.0; parties.len()];
     let mut left = capacity.max(0.0);
-    for (nr_served, &i) in order.iter().enumerate() {
-        let equal = left / (demands.len() - nr_served) as f64;
+    let mut weights: f64 = parties.iter().map(|party| party.weight).sum();
+    for i in order {
+        let equal = left * parties[i].weight / weights;
         shares[i] = wanted(i).min(equal);
         left -= shares[i];
+        weights -= parties[i].weight;
     }
     shares
 }
@@ -62,30 +79,37 @@ mod tests {
         assert_eq!(demand(0.4, 0.7), 1.0);
     }
 
+    fn parties() -> impl Strategy<Value = Vec<Party>> {
+        let party = (1u32..20, 0.0f64..=4.0);
+        let party = party.prop_map(|(weight, demand)| Party { weight: weight.into(), demand });
+        prop::collection::vec(party, 1..20)
+    }
+
     proptest! {
         #[test]
         fn gives_nobody_more_than_they_want_and_wastes_nothing(
-            capacity in 0.0f64..8.0,
-            demands in prop::collection::vec(0.0f64..=1.0, 1..20),
+            capacity in 0.0f64..40.0,
+            parties in parties(),
         ) {
-            let shares = max_min(capacity, &demands);
-            for (share, demand) in shares.iter().zip(&demands) {
-                prop_assert!(*share <= demand + 1e-9);
+            let shares = max_min(capacity, &parties);
+            for (share, party) in shares.iter().zip(&parties) {
+                prop_assert!(*share <= party.demand + 1e-9);
             }
             let given: f64 = shares.iter().sum();
-            let possible = demands.iter().sum::<f64>().min(capacity);
+            let possible = parties.iter().map(|party| party.demand).sum::<f64>().min(capacity);
             prop_assert!((given - possible).abs() < 1e-6, "{given} of {possible}");
         }
 
         #[test]
-        fn whoever_is_short_has_no_less_than_anybody_else(
-            capacity in 0.0f64..8.0,
-            demands in prop::collection::vec(0.0f64..=1.0, 1..20),
+        fn whoever_is_short_has_no_less_for_its_weight_than_anybody_else(
+            capacity in 0.0f64..40.0,
+            parties in parties(),
         ) {
-            let shares = max_min(capacity, &demands);
-            let largest = shares.iter().copied().fold(0.0, f64::max);
-            for (share, demand) in shares.iter().zip(&demands) {
-                prop_assert!(*share >= demand - 1e-9 || *share >= largest - 1e-9);
+            let shares = max_min(capacity, &parties);
+            let for_its_weight = |i: usize| shares[i] / parties[i].weight;
+            let largest = (0..parties.len()).map(for_its_weight).fold(0.0, f64::max);
+            for (i, party) in parties.iter().enumerate() {
+                prop_assert!(shares[i] >= party.demand - 1e-9 || for_its_weight(i) >= largest - 1e-9);
             }
         }
     }

@@ -86,6 +86,7 @@ pub(crate) fn result() -> RunResult {
                     vm: "main".into(),
                     hogs: vec!["hog0".into(), "hog1".into()],
                     beside: Vec::new(),
+                    groups: BTreeMap::new(),
                     before: Some(snapshot(start_s, 0.0, 0.0, c)),
                     after: Some(snapshot(start_s + 1.5, 1.5, speed * drift * noise, c)),
                     spins: Some(SpinWaits {

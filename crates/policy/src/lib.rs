@@ -221,6 +221,13 @@ pub fn weight_in_group(weight: u32, group_weight: u32, total: u64) -> u32 {
     unsafe { raw::hf_weight_in_group(weight, group_weight, total) }
 }
 
+/// Weight, among all tasks of a host, of a group whose active members have `total` together and one of them `own`, when that
+/// one weighs `below` among all.
+pub fn weight_among_all(total: u64, own: u32, below: u32) -> u32 {
+    // SAFETY: a pure function of its arguments.
+    unsafe { raw::hf_weight_among_all(total, own, below) }
+}
+
 /// Virtual time after running for `ran_ns` at `weight` (in the unit of [`WEIGHT_NICE0`]).
 pub fn charge(vtime: u64, ran_ns: u64, weight: u32) -> u64 {
     // SAFETY: a pure function of its arguments.

@@ -2,7 +2,8 @@
 //! What groups and their members have, whatever members do and claim.
 
 use holdfast_policy::{
-    Params, VcpuClass, WEIGHT_NICE0, advance, charge, reweigh, vtime_before, weight_in_group,
+    Params, VcpuClass, WEIGHT_NICE0, advance, charge, reweigh, vtime_before, weight_among_all,
+    weight_in_group,
 };
 use proptest::prelude::*;
 
@@ -106,6 +107,34 @@ proptest! {
         let whole = u64::from(group_weight) * u64::from(unit);
         // Rounding takes or gives each member less than one unit.
         prop_assert!(shared.abs_diff(whole) <= weights.len() as u64, "{shared} of {whole}");
+    }
+
+    /// A group may weigh more than its own weight is: what it is in has more.
+    #[test]
+    fn a_group_weighs_what_its_members_weigh_together(
+        weight in 1u32..10_000,
+        levels in prop::collection::vec((100u32..10_000, 0u64..10_000), 1..4),
+    ) {
+        let unit = WEIGHT_NICE0 / 100;
+        // From the task up: the weight of each group, and what else is active in it. The uppermost is of the root.
+        let mut own = weight;
+        let mut members = Vec::new();
+        for (group_weight, others) in levels {
+            members.push((own, u64::from(own) + others, group_weight));
+            own = group_weight;
+        }
+        let top = own * unit;
+        let mut below = weight * unit;
+        for (_, total, group_weight) in &members {
+            below = weight_in_group(below, *group_weight, *total);
+        }
+        // Fractions are cut off on the way: a small part of a group does not tell what that weighs.
+        prop_assume!(below > 10_000);
+        let above = members.iter().fold(below, |below, (own, total, _)| {
+            weight_among_all(*total, *own, below)
+        });
+        let error = f64::from(above) / f64::from(top) - 1.0;
+        prop_assert!(error.abs() < 0.01, "{above} instead of {top}");
     }
 
     #[test]

@@ -102,6 +102,8 @@ pub enum Request {
         /// What threads' names begin with, such as `CPU 0/`, and the CPUs for each.
         threads: Vec<(String, Vec<u32>)>,
     },
+    /// Have a child run in a control group (cgroup v2), which is made for that.
+    Group(Group),
     /// A workload's counters.
     Counters {
         /// File the workload was given with `--counters`.
@@ -244,6 +246,20 @@ pub struct Spawn {
     /// Keep a pipe to its stdin, for [`Request::Ask`]; else it reads from `/dev/null`.
     #[serde(default)]
     pub stdin: bool,
+}
+
+/// Control groups for a child and its threads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Group {
+    /// Child that goes there, with the processes it begins.
+    pub name: String,
+    /// The group, as a path below the root of the hierarchy.
+    pub group: String,
+    /// `cpu.weight` of the first group of this path.
+    pub weight: u32,
+    /// What threads' names begin with, such as `CPU 0/`, and the group below for each; the first that fits counts.
+    #[serde(default)]
+    pub threads: Vec<(String, String)>,
 }
 
 /// A guest the host's agent is to speak to.

@@ -128,6 +128,10 @@ pub struct Host {
     pub memory_mib: u32,
     /// What its clock goes by.
     pub clock: Clock,
+    /// Whether what is compared is in control groups: each guest in one with one for each of its vCPUs, as libvirt
+    /// has them, each loop and each other program in its own.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub cgroups: bool,
     /// pCPUs it was written for, if it was scaled to others; the lab writes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scaled_from: Option<u32>,
@@ -142,6 +146,7 @@ impl Default for Host {
             pcpus: 2,
             memory_mib: 4096,
             clock: Clock::default(),
+            cgroups: false,
             scaled_from: None,
             cpus: Vec::new(),
         }

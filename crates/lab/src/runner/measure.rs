@@ -44,6 +44,10 @@ pub(super) fn measure(
     sample.vm = session.vm();
     sample.hogs = session.hogs();
     sample.beside = session.beside();
+    sample.groups = session.groups.clone();
+    sample.groups.retain(|name, _| {
+        *name == sample.vm || sample.hogs.contains(name) || sample.beside.contains(name)
+    });
     if experiment.windows.counters {
         session.start_perf()?;
     }
@@ -79,6 +83,7 @@ pub(super) fn blank(experiment: &Experiment, window: Window, attempt: u32) -> Sa
         vm: String::new(),
         hogs: Vec::new(),
         beside: Vec::new(),
+        groups: BTreeMap::new(),
         before: None,
         after: None,
         spins: None,

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use holdfast_agent::protocol::{Failure, PerfCounts, Reply, Request, Spawn};
+use holdfast_agent::protocol::{Failure, Group, PerfCounts, Reply, Request, Spawn};
 
 use super::host::Host;
 use crate::error::Error;
@@ -64,6 +64,8 @@ pub(super) struct Session<'a> {
     pub(super) counts_perf: bool,
     pub(super) workload: Option<usize>,
     nr_hogs: u32,
+    /// Children that have control groups, and what those weigh.
+    pub(super) groups: BTreeMap<String, u32>,
     /// Command of the observer; none if it is not wanted or cannot run.
     observer: Option<Vec<String>>,
     observer_runs: bool,
@@ -100,6 +102,7 @@ impl<'a> Session<'a> {
             counts_perf: false,
             workload: None,
             nr_hogs: 0,
+            groups: BTreeMap::new(),
             observer,
             observer_runs: false,
             spins_read: 0,
@@ -184,18 +187,43 @@ impl<'a> Session<'a> {
             self.facts.push((false, facts));
         }
         let Guest { pin, pin_width, vcpus, spins, .. } = &self.experiment.guests[name];
+        // As QEMU names the threads of vCPUs.
+        let thread_of = |vcpu: u32| format!("CPU {vcpu}/");
         if !pin.is_empty() {
             let cpus = |first: u32| {
                 (first..first + *pin_width).map(|cpu| self.experiment.host.cpu(cpu)).collect()
             };
-            // As QEMU names the threads of vCPUs.
             let threads = (0..*vcpus).zip(pin.iter().cycle());
-            let threads = threads.map(|(vcpu, cpu)| (format!("CPU {vcpu}/"), cpus(*cpu))).collect();
+            let threads = threads.map(|(vcpu, cpu)| (thread_of(vcpu), cpus(*cpu))).collect();
             self.ask(Request::Pin { name: self.host.vm_child(name), threads })?;
         }
+        let groups = (0..*vcpus).map(|vcpu| (thread_of(vcpu), format!("vcpu{vcpu}")));
+        let others = (String::new(), "emulator".into());
+        self.group(self.host.vm_child(name), *vcpus, groups.chain([others]).collect())?;
         if *spins {
             self.start_spins(name)?;
         }
+        Ok(())
+    }
+
+    /// Gives a child a control group of its own if the experiment has them: of a weight that leaves it with what its
+    /// `nr` busy threads would have without, and with groups below for `threads`, as libvirt makes them.
+    pub(super) fn group(
+        &mut self,
+        child: String,
+        nr: u32,
+        threads: Vec<(String, String)>,
+    ) -> Outcome<()> {
+        /// Of a group that nobody has given one.
+        const WEIGHT: u32 = 100;
+        if !self.experiment.host.cgroups {
+            return Ok(());
+        }
+        let below = if threads.is_empty() { "" } else { "/libvirt" };
+        let group = format!("holdfast-{child}{below}");
+        let weight = WEIGHT * nr;
+        self.ask(Request::Group(Group { name: child.clone(), group, weight, threads }))?;
+        self.groups.insert(child, weight);
         Ok(())
     }
 
@@ -244,8 +272,9 @@ impl<'a> Session<'a> {
             let name = hog_name(self.nr_hogs);
             let program = self.host.workload_in_host("hog");
             let counters = self.counters(&name);
-            self.ask(Request::spawn(name, [program, "--counters".into(), counters]))?;
+            self.ask(Request::spawn(name.clone(), [program, "--counters".into(), counters]))?;
             self.nr_hogs += 1;
+            self.group(name, 1, Vec::new())?;
         }
         while self.nr_hogs > wanted {
             self.nr_hogs -= 1;

@@ -17,6 +17,7 @@ pub(super) struct Job {
     pub(super) child: String,
     argv: Vec<String>,
     counters: String,
+    threads: u32,
 }
 
 impl Job {
@@ -89,6 +90,7 @@ impl Session<'_> {
                 argv: std::iter::once(program).chain(options).chain(args.iter().cloned()).collect(),
                 child,
                 counters,
+                threads,
             }
         };
         let own = job(
@@ -137,6 +139,9 @@ impl Session<'_> {
             let mut requests = place.map_or_else(Vec::new, |i| old.remove(i).end_requests());
             requests.push(Request::spawn(job.child.clone(), job.argv.clone()));
             match answers(self.ask(job.batch(requests))?)?.pop() {
+                Some(Answered::Ok(_)) if job.guest.is_none() => {
+                    self.group(job.child.clone(), job.threads, Vec::new())?;
+                }
                 Some(Answered::Ok(_)) => (),
                 Some(Answered::Error(e)) => {
                     return Err(failed(&format!("starting {}", job.title()), &e));

@@ -98,25 +98,14 @@ __noinline u32 weight_in_groups(u32 weight, u64 id)
 }
 
 /*
- * What a group weighs among all tasks of the host: as much more than the member below, which counts
- * @own in it and weighs @below among all, as its total is of that one.
- */
-static u64 weight_among_all(const struct group *g, u32 own, u64 below)
-{
-	u64 most = (u64)g->weight * HF_WEIGHT_SCALE, weight = below * g->total / own;
-
-	/* The total is of another moment than the weight of the member. */
-	return weight < below ? below : weight > most ? most : weight;
-}
-
-/*
  * A member that counts @own in group @id and @weight among all tasks of the host ran: so did its
  * groups. Returns nothing of use: before Linux 7 the verifier wants a number from every global
  * function.
  */
 __noinline int charge_groups(u64 id, u32 own, u32 weight, u64 ran_ns)
 {
-	u64 among_all = weight, now = READ_ONCE(vtime_now);
+	u64 now = READ_ONCE(vtime_now);
+	u32 among_all = weight;
 	int i;
 
 	bpf_for (i, 0, MAX_GROUP_DEPTH) {
@@ -125,7 +114,7 @@ __noinline int charge_groups(u64 id, u32 own, u32 weight, u64 ran_ns)
 
 		if (!g || !own)
 			break;
-		among_all = weight_among_all(g, own, among_all);
+		among_all = hf_weight_among_all(g->total, own, among_all);
 		served = hf_scale_by_weight(ran_ns, among_all);
 		served += __sync_fetch_and_add(&g->served, served);
 		placed = hf_place_group(served, now, weight, &params);
@@ -140,7 +129,7 @@ __noinline int charge_groups(u64 id, u32 own, u32 weight, u64 ran_ns)
 /* Where a member goes that would go to @vtime, and counts @own in group @id and @weight among all tasks. */
 __noinline u64 place_in_groups(u64 vtime, u64 id, u32 own, u32 weight, bool slept)
 {
-	u64 among_all = weight;
+	u32 among_all = weight;
 	int i;
 
 	bpf_for (i, 0, MAX_GROUP_DEPTH) {
@@ -148,7 +137,7 @@ __noinline u64 place_in_groups(u64 vtime, u64 id, u32 own, u32 weight, bool slep
 
 		if (!g || !own)
 			break;
-		among_all = weight_among_all(g, own, among_all);
+		among_all = hf_weight_among_all(g->total, own, among_all);
 		vtime = hf_place_in_group(vtime, READ_ONCE(g->served), weight, among_all, slept,
 					  &params);
 		own = g->weight;
