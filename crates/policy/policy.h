@@ -429,6 +429,19 @@ HF_FN u64 hf_credit(u32 weight, bool slept, const struct hf_params *prm)
 #define HF_TURN_MAX_SLICES 4
 
 /*
+ * Virtual time at a CPU, where whoever is furthest behind of those who want it is at @here. Where CPUs are not for
+ * everybody some are wanted by more, whose time passes more slowly. They go by it once they are a turn apart: by
+ * the host's time all of them would be as far behind as one may be, whatever they weigh, and who wakes would
+ * come after them.
+ */
+HF_FN u64 hf_time_at(u64 vtime_now, u64 here, const struct hf_params *prm)
+{
+	u64 turn = prm->slice_ns * HF_TURN_MAX_SLICES;
+
+	return hf_vtime_before(here + turn, vtime_now) ? here : vtime_now;
+}
+
+/*
  * How many turns of the lightest there can be a task may be ahead: what one is charged for the longest
  * turn, and as much again as going first is worth. With less a light vCPU that claims to hold a lock
  * would always be first.

@@ -105,6 +105,12 @@ impl Params {
         unsafe { raw::hf_place(vtime, vtime_now, weight, slept, self) }
     }
 
+    /// Virtual time at a CPU, where whoever is furthest behind of those who want it is at `here`.
+    pub fn time_at(&self, vtime_now: u64, here: u64) -> u64 {
+        // SAFETY: reads `self` only.
+        unsafe { raw::hf_time_at(vtime_now, here, self) }
+    }
+
     /// How far behind the host's virtual time a task of `weight` may be.
     pub fn credit(&self, weight: u32, slept: bool) -> u64 {
         // SAFETY: reads `self` only.

@@ -547,3 +547,39 @@ proptest! {
         prop_assert!(PARAMS.wakeup_preempts(place, vtime_now + half + 2, weight, true));
     }
 }
+
+/// By affinity more may want one CPU than another: there all are as far behind the host's virtual time as one may be, whose
+/// weights would mean nothing if they were placed by that.
+#[test]
+fn weights_hold_on_a_cpu_that_more_want_than_others() {
+    let pinned = |cpus, weight| Task { cpus, ..Task::new(weight * WEIGHT_NICE0 / 100) };
+    for (sets, nr_cpus) in [([1, 2], 2), ([3, 12], 4)] {
+        let [few, many] = sets;
+        // As many as there are CPUs for them and more wait on one side; on the other four times their weight.
+        let mut tasks: Vec<Task> = (0..nr_cpus).map(|_| pinned(few, 100)).collect();
+        let first = tasks.len();
+        for _ in 0..nr_cpus / 2 {
+            tasks.extend([400, 100, 100, 100, 100].map(|weight| pinned(many, weight)));
+        }
+        simulate(&mut tasks, nr_cpus, 40 * SECOND, 0, 0);
+        for task in &tasks[first..] {
+            let fair = f64::from(task.weight) / f64::from(8 * WEIGHT_NICE0);
+            let share = task.ran_ns as f64 / (40 * SECOND) as f64;
+            assert!((share - fair).abs() < 0.01, "{share} instead of {fair} on {nr_cpus} CPUs");
+        }
+    }
+}
+
+#[test]
+fn who_wakes_on_a_cpu_that_more_want_than_others_does_not_wait_for_all_of_them() {
+    let pinned = |cpus| Task { cpus, ..Task::new(WEIGHT_NICE0) };
+    let mut tasks = vec![pinned(1), pinned(1), pinned(2), pinned(2), pinned(2), pinned(2)];
+    tasks.push(Task { runs_ns: 500_000, sleeps_ns: 10 * MS, ..pinned(2) });
+    simulate(&mut tasks, 2, 20 * SECOND, 0, 0);
+    let sleeper = tasks.last().unwrap();
+    let share = sleeper.ran_ns as f64 / (20 * SECOND) as f64;
+    // It wants 0.5 of 10.5 ms.
+    assert!(share > 0.045, "{share}");
+    // Until the two CPUs are a turn apart each of the four goes before it.
+    assert!(sleeper.longest_wait_ns < 40 * MS, "{}", sleeper.longest_wait_ns);
+}

@@ -350,7 +350,9 @@ impl<'a> Scheduler<'a> {
                 self.sleep(waker)?;
                 self.follow_vms()?;
                 for _ in 0..asked.swap(0, Ordering::Relaxed) {
-                    answers.send(self.metrics()?)?;
+                    // Whoever asked goes without; that is no reason to go on without a scheduler.
+                    let told = self.metrics().and_then(|metrics| Ok(answers.send(metrics)?));
+                    told.unwrap_or_else(|error| warn!("cannot tell statistics: {error:#}"));
                 }
             }
             anyhow::Ok(())

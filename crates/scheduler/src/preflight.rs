@@ -41,6 +41,8 @@ fn sentence(check: &Check) -> String {
 
 /// What `scx_ops_attach!` says when the kernel does not take the scheduler.
 const ATTACHING: &str = "Failed to attach struct_ops";
+/// Or before it has asked.
+const RUNNING: &str = "another sched_ext scheduler is already running";
 
 /// What libbpf says in the words of what to do, where that is known. The number is matched because
 /// libbpf-rs has no other access to it, and its kind of error for EPERM is that of EACCES, too, which is
@@ -54,7 +56,7 @@ pub(crate) fn explain(error: anyhow::Error) -> anyhow::Error {
         ))
         .into();
     }
-    if text.contains("(os error 16)") && text.contains(ATTACHING) {
+    if text.contains("(os error 16)") && text.contains(ATTACHING) || text.contains(RUNNING) {
         return Refusal(format!(
             "not loaded: {text}. To do: another sched_ext scheduler has come in between; end it first."
         ))
@@ -81,7 +83,7 @@ mod tests {
     use anyhow::{Context, anyhow};
     use holdfast_checks::{Host, Purpose};
 
-    use super::{ATTACHING, Refusal, chain, check, explain};
+    use super::{ATTACHING, RUNNING, Refusal, chain, check, explain};
 
     #[test]
     fn tells_no_cause_twice() {
@@ -100,6 +102,11 @@ mod tests {
             let error = explain(error.unwrap_err());
             assert_eq!(error.is::<Refusal>(), is_refusal, "{error:#}");
         }
+    }
+
+    #[test]
+    fn another_scheduler_that_is_there_already_is_a_refusal() {
+        assert!(explain(anyhow!(RUNNING)).is::<Refusal>());
     }
 
     #[test]

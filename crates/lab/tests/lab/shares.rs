@@ -111,6 +111,9 @@ fn shares_follow_groups() {
     }
     // `d` alone is as much as the three, and cannot use more than one CPU.
     assert_shares("nested", &used(&machine, &names), &[50.0, 25.0, 25.0, 100.0]);
+    // What is in a group may weigh more than its own weight says: what it is in has more.
+    shell(&machine, "echo 400 > /sys/fs/cgroup/outer/cpu.weight");
+    assert_shares("a heavy one", &used(&machine, &names), &[80.0, 40.0, 40.0, 40.0]);
     kill(&machine, &names);
 
     // Eight that take turns, each asleep while its partner runs, are worth no more than two that never sleep.
@@ -131,6 +134,29 @@ fn shares_follow_groups() {
     }
     assert_shares("two of four pinned", &used(&machine, &names), &[50.0; 4]);
     kill(&machine, &names);
+
+    // More want one CPU than the other: weights are weights there, too.
+    for name in &names[..2] {
+        hog(&machine, name, "", Some(vec![0]));
+    }
+    nice_hog(&machine, "c", -5, Some(vec![1]));
+    for name in ["d", "e", "f"] {
+        hog(&machine, name, "", Some(vec![1]));
+    }
+    let all = ["a", "b", "c", "d", "e", "f"];
+    let light = 100.0 * 1024.0 / (3121.0 + 3.0 * 1024.0);
+    let heavy = 100.0 - 3.0 * light;
+    let expected = [50.0, 50.0, heavy, light, light, light];
+    assert_shares("pinned to two CPUs", &used(&machine, &all), &expected);
+    kill(&machine, &all);
+
+    // A group is charged for what others wanted, too: `one` has CPU 0 to itself, and half of CPU 1.
+    hog(&machine, "a", "one", Some(vec![0]));
+    hog(&machine, "b", "one", Some(vec![1]));
+    hog(&machine, "c", "three", Some(vec![1]));
+    let third = 100.0 / 3.0;
+    assert_shares("alone elsewhere", &used(&machine, &names[..3]), &[100.0, third, 2.0 * third]);
+    kill(&machine, &names[..3]);
 
     // Whoever runs where a real-time task comes goes on elsewhere, and does not wait for its end.
     for name in &names[..2] {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use holdfast_agent::protocol::{Counters, CpuTimes, Reply, Request};
 use holdfast_lab::machine::{GuestSpec, Machine};
 use holdfast_lab::progress::Progress;
-use holdfast_lab::share;
+use holdfast_lab::share::{self, Party};
 use serde_json::Value;
 
 use crate::emulated::{
@@ -33,16 +33,16 @@ fn cpu_times(machine: &Machine) -> CpuTimes {
 /// CPU time of the liar less what would be fair, in percent of one CPU.
 fn unfair_points(before: &CpuTimes, after: &CpuTimes) -> f64 {
     let window_ns = (after.t_ns - before.t_ns) as f64;
-    let (mut shares, mut demands, mut is_liar) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut shares, mut parties, mut is_liar) = (Vec::new(), Vec::new(), Vec::new());
     for task in &after.tasks {
         let was = before.tasks.iter().find(|t| t.tid == task.tid);
         let run = (task.run_ns - was.map_or(0, |t| t.run_ns)) as f64 / window_ns;
         let wait = (task.wait_ns - was.map_or(0, |t| t.wait_ns)) as f64 / window_ns;
         shares.push(run);
-        demands.push(share::demand(run, wait));
+        parties.push(Party { weight: 1.0, demand: share::demand(run, wait) });
         is_liar.push(task.name == HOSTILE);
     }
-    let fair = share::max_min(shares.iter().sum(), &demands);
+    let fair = share::max_min(shares.iter().sum(), &parties);
     let of_liar = |all: &[f64]| -> f64 {
         all.iter().zip(&is_liar).filter(|(_, liar)| **liar).map(|(share, _)| share).sum()
     };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A small model of a host: CPUs with one queue, tasks that run, sleep and wake, and VMs whose
+//! A small model of a host: CPUs with one queue, not all of which everybody may run on, tasks that run, sleep and wake, and VMs whose
 //! vCPUs claim what they like. It decides nothing: `policy.h` does, as in the scheduler.
 
 use holdfast_policy::{
@@ -14,6 +14,8 @@ pub(crate) const PARAMS: Params = Params::DEFAULT;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Task {
     pub(crate) weight: u32,
+    /// CPUs that it may run on: bit *i* is CPU *i*.
+    pub(crate) cpus: u64,
     /// Its VM, whose vCPUs share one bank of grace.
     pub(crate) vm: Option<usize>,
     /// What its guest says: one of these, drawn at each look.
@@ -32,6 +34,8 @@ pub(crate) struct Task {
     pub(crate) overrun_ns: u64,
     pub(crate) ran_ns: u64,
     pub(crate) longest_wait_ns: u64,
+    /// The CPU that it ran on last.
+    pub(crate) cpu: usize,
     pub(crate) state: State,
     pub(crate) vtime: u64,
     /// What it was when it stopped.
@@ -55,6 +59,7 @@ impl Task {
     pub(crate) fn new(weight: u32) -> Self {
         Self {
             weight,
+            cpus: u64::MAX,
             vm: None,
             claims: vec![VcpuClass::Unknown],
             stuck_percent: 0,
@@ -65,6 +70,7 @@ impl Task {
             overrun_ns: 0,
             ran_ns: 0,
             longest_wait_ns: 0,
+            cpu: 0,
             state: State::Sleeping { until_ns: 0 },
             vtime: 0,
             class: VcpuClass::Unknown,
@@ -77,6 +83,10 @@ impl Task {
     /// A vCPU that always claims the same.
     pub(crate) fn vcpu(vm: usize, weight: u32, class: VcpuClass) -> Self {
         Self { vm: Some(vm), claims: vec![class], ..Self::new(weight) }
+    }
+
+    pub(crate) fn may_run_on(&self, cpu: usize) -> bool {
+        self.cpus >> cpu & 1 == 1
     }
 
     /// Does it always want to run?
@@ -131,6 +141,8 @@ struct Cpu {
     since_ns: u64,
     /// When there is something to decide.
     until_ns: u64,
+    /// Virtual time of those who want it, while somebody waits for it.
+    here: Option<u64>,
 }
 
 struct Host<'a> {
@@ -156,10 +168,11 @@ pub(crate) fn simulate(
     let nr_vms = tasks.iter().filter_map(|task| task.vm).max().map_or(0, |vm| vm + 1);
     for task in tasks.iter_mut() {
         task.vtime = start_vtime;
+        task.cpu = (0..nr_cpus).find(|cpu| task.may_run_on(*cpu)).expect("it may run somewhere");
     }
     let mut host = Host {
         tasks,
-        cpus: vec![Cpu { runs: None, since_ns: 0, until_ns: u64::MAX }; nr_cpus],
+        cpus: vec![Cpu { runs: None, since_ns: 0, until_ns: u64::MAX, here: None }; nr_cpus],
         banks_ns: vec![0; nr_vms],
         vtime_now: start_vtime,
         now_ns: 0,
@@ -214,17 +227,31 @@ impl Host<'_> {
         }
     }
 
-    /// Whoever is first in the queue, and its key.
-    fn first(&self) -> Option<(usize, u64)> {
-        let queued = (0..self.tasks.len()).filter_map(|i| Some((i, self.key(i)?)));
+    /// Whoever is first of those who wait for `cpu`, and its key.
+    fn first(&self, cpu: usize) -> Option<(usize, u64)> {
+        let may = (0..self.tasks.len()).filter(|i| self.tasks[*i].may_run_on(cpu));
+        let queued = may.filter_map(|i| Some((i, self.key(i)?)));
         queued.reduce(|a, b| if vtime_before(b.1, a.1) { b } else { a })
     }
 
+    /// Virtual time at `cpu`.
+    fn time_at(&self, cpu: usize) -> u64 {
+        let here = self.cpus[cpu].here;
+        here.map_or(self.vtime_now, |here| PARAMS.time_at(self.vtime_now, here))
+    }
+
+    /// Whoever is furthest behind of those who want `cpu` has come to `least`.
+    fn time_passes(&mut self, cpu: usize, least: u64) {
+        self.vtime_now = advance(self.vtime_now, least);
+        let here = &mut self.cpus[cpu].here;
+        *here = here.map(|here| advance(here, least));
+    }
+
     /// Whoever has waited for so long that it has a turn: one of `LATE_TURNS`, as in the scheduler.
-    fn late(&mut self) -> Option<usize> {
+    fn late(&mut self, cpu: usize) -> Option<usize> {
         let now_ns = self.now_ns;
         let is_late = |task: &Task| match task.state {
-            State::Queued { since_ns, .. } => is_late(now_ns - since_ns),
+            State::Queued { since_ns, .. } => task.may_run_on(cpu) && is_late(now_ns - since_ns),
             _ => false,
         };
         let late = self.tasks.iter().position(is_late).filter(|_| now_ns >= self.late_check_at_ns);
@@ -236,17 +263,21 @@ impl Host<'_> {
 
     fn wake(&mut self, i: usize) {
         (0..self.cpus.len()).for_each(|cpu| self.charge(cpu));
+        let idle = |cpu: &usize| self.cpus[*cpu].runs.is_none() && self.tasks[i].may_run_on(*cpu);
+        let idle = (0..self.cpus.len()).find(idle);
+        let time = self.time_at(idle.unwrap_or(self.tasks[i].cpu));
         let task = &mut self.tasks[i];
         task.left_ns = if task.is_hog() { u64::MAX } else { task.runs_ns };
-        task.vtime = PARAMS.place(task.vtime, self.vtime_now, task.weight, true);
+        task.vtime = PARAMS.place(task.vtime, time, task.weight, true);
         let key = PARAMS.queue_key(task.vtime, task.class, true, task.weight);
         let weight = task.weight;
         task.state = State::Queued { key, since_ns: self.now_ns };
-        if let Some(idle) = self.cpus.iter().position(|cpu| cpu.runs.is_none()) {
+        if let Some(idle) = idle {
             return self.start(idle, i, false);
         }
         let by_sibling = self.random.percent(self.tasks[i].by_sibling_percent);
         let running = (0..self.cpus.len())
+            .filter(|cpu| self.tasks[i].may_run_on(*cpu))
             .map(|cpu| (cpu, self.tasks[self.cpus[cpu].runs.unwrap()].vtime))
             .reduce(|a, b| if vtime_before(a.1, b.1) { b } else { a });
         let (victim, victim_vtime) = running.unwrap();
@@ -265,12 +296,14 @@ impl Host<'_> {
             self.sleep(cpu, i);
             prev = None;
         }
-        let first = self.first();
+        let first = self.first(cpu);
+        let here = self.cpus[cpu].here.unwrap_or(self.vtime_now);
+        self.cpus[cpu].here = first.map(|_| here);
         if let Some((_, key)) = first {
             let vtime = prev.map(|i| self.tasks[i].vtime).filter(|vtime| vtime_before(*vtime, key));
-            self.vtime_now = advance(self.vtime_now, vtime.unwrap_or(key));
+            self.time_passes(cpu, vtime.unwrap_or(key));
         }
-        if let Some(late) = self.late() {
+        if let Some(late) = self.late(cpu) {
             if let Some(i) = prev {
                 self.preempt(cpu, i);
             }
@@ -306,6 +339,7 @@ impl Host<'_> {
             }
             to = self.waits_for(i, false);
         }
+        let to = to.filter(|to| self.tasks[*to].may_run_on(cpu));
         let to = to.filter(|to| first_key.is_some_and(|key| self.give(i, *to, key)));
         self.preempt(cpu, i);
         to.map_or(Ended::Preempted, Ended::GivesTo)
@@ -376,38 +410,42 @@ impl Host<'_> {
     }
 
     fn next_turn(&mut self, cpu: usize, i: usize, is_alone: bool) {
+        let time = self.time_at(cpu);
         let task = &mut self.tasks[i];
         task.vtime = match is_alone {
-            true => PARAMS.forgive(task.vtime, self.vtime_now, task.weight, 1),
-            false => PARAMS.place(task.vtime, self.vtime_now, task.weight, false),
+            true => PARAMS.forgive(task.vtime, time, task.weight, 1),
+            false => PARAMS.place(task.vtime, time, task.weight, false),
         };
         self.record(cpu, i, What::Kept);
         self.turn(cpu, i);
     }
 
     fn start(&mut self, cpu: usize, i: usize, is_late: bool) {
+        let time = self.time_at(cpu);
         let task = &mut self.tasks[i];
+        task.cpu = cpu;
         if let State::Queued { since_ns, .. } = task.state {
             task.longest_wait_ns = task.longest_wait_ns.max(self.now_ns - since_ns);
         }
         task.state = State::Running;
         task.class = VcpuClass::Unknown;
-        task.vtime = PARAMS.place(task.vtime, self.vtime_now, task.weight, false);
+        task.vtime = PARAMS.place(task.vtime, time, task.weight, false);
         if !is_late {
             let behind = task.vtime.wrapping_sub(PARAMS.credit(task.weight, false));
-            self.vtime_now = advance(self.vtime_now, behind);
+            self.time_passes(cpu, behind);
         }
-        self.cpus[cpu] = Cpu { runs: Some(i), since_ns: self.now_ns, until_ns: 0 };
+        let here = self.cpus[cpu].here;
+        self.cpus[cpu] = Cpu { runs: Some(i), since_ns: self.now_ns, until_ns: 0, here };
         self.record(cpu, i, What::Runs);
         self.turn(cpu, i);
     }
 
     fn preempt(&mut self, cpu: usize, i: usize) {
-        let class = self.claim(i);
+        let (class, time) = (self.claim(i), self.time_at(cpu));
         let task = &mut self.tasks[i];
         see(&mut task.grace, class, task.ran_ns);
         task.class = PARAMS.believed(class, &task.grace, task.ran_ns);
-        task.vtime = PARAMS.place(task.vtime, self.vtime_now, task.weight, false);
+        task.vtime = PARAMS.place(task.vtime, time, task.weight, false);
         let key = PARAMS.queue_key(task.vtime, task.class, false, task.weight);
         task.state = State::Queued { key, since_ns: self.now_ns };
         self.cpus[cpu].runs = None;
@@ -415,11 +453,12 @@ impl Host<'_> {
     }
 
     fn sleep(&mut self, cpu: usize, i: usize) {
-        let (class, is_alone) = (self.claim(i), self.first().is_none());
+        let (class, is_alone) = (self.claim(i), self.first(cpu).is_none());
+        let time = self.time_at(cpu);
         let task = &mut self.tasks[i];
         see(&mut task.grace, VcpuClass::Free, 0);
         if is_alone {
-            task.vtime = PARAMS.forgive(task.vtime, self.vtime_now, task.weight, 1);
+            task.vtime = PARAMS.forgive(task.vtime, time, task.weight, 1);
         }
         task.class = class;
         task.state = State::Sleeping { until_ns: self.now_ns + task.sleeps_ns };

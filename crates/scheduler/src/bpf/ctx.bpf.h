@@ -57,6 +57,7 @@ struct task_ctx {
 	/* What it was taken for when it was preempted, or when a sibling woke it. */
 	enum hf_class class;
 	bool by_sibling; /* another vCPU of its VM has woken it */
+	bool moved;	 /* its vtime is relative: it is to be placed by another CPU's time */
 	bool held;	 /* it looked like a holder then, believed or not */
 	bool queued;	 /* in one of our queues */
 	bool listed;	 /* as preempted, in its VM */
@@ -78,6 +79,8 @@ struct {
  */
 struct cpu_ctx {
 	struct bpf_timer timer;
+	/* Virtual time of those who want this CPU, while @wanted: somebody waits for it. */
+	u64 vtime_here;
 	u64 curr_vtime; /* of the running task, when it last was charged */
 	u64 curr_charged_at;
 	u64 look_ns;	 /* the step after which the running vCPU is looked at next */
@@ -86,13 +89,14 @@ struct cpu_ctx {
 	u64 spinning_since; /* the first of those that follow one another */
 	u64 spin_gap_ns;    /* between the last two */
 	u64 late_check_at;  /* when it next looks for those who wait for ever */
-	u32 late_nr_seen;   /* of the queue that it goes through for these */
+	u32 nr_seen;	    /* of the queue that it goes through just now */
 	bool late_from_end; /* where it began the last time */
 	u32 curr_weight;
-	u32 curr_tid;	 /* 0: not one of ours */
-	u32 grace_tid;	 /* whom the timer keeps running; 0: nobody */
-	u32 look_tid;	 /* whom the timer looks at; 0: nobody */
-	u32 yield_tid;	 /* to whom the running task gives its CPU; 0: nobody */
+	u32 curr_tid;  /* 0: not one of ours */
+	u32 grace_tid; /* whom the timer keeps running; 0: nobody */
+	u32 look_tid;  /* whom the timer looks at; 0: nobody */
+	u32 yield_tid; /* to whom the running task gives its CPU; 0: nobody */
+	bool wanted;
 	bool preempting; /* a waking task has asked for this CPU */
 	bool grace_over; /* the timer has decided: no new grace for this turn */
 	bool shared;	 /* at the last tick another thread of its core was busy */

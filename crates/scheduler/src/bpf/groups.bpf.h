@@ -203,8 +203,16 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(holdfast_cgroup_init, struct cgroup *cgrp,
 void BPF_STRUCT_OPS_SLEEPABLE(holdfast_cgroup_exit, struct cgroup *cgrp)
 {
 	u64 id = group_of(cgrp);
+	struct group *g = bpf_map_lookup_elem(&groups, &id);
+	u32 counted;
 
-	if (id && !bpf_map_delete_elem(&groups, &id))
+	if (!g)
+		return;
+	/* Before Linux 6.19 a task that ends has left its group, which may be gone before the task sleeps for good. */
+	counted = __sync_lock_test_and_set(&g->active, 0) >> ACTIVE_BITS;
+	if (counted)
+		group_count(g->parent, counted, false);
+	if (!bpf_map_delete_elem(&groups, &id))
 		__sync_fetch_and_add(&nr_groups, -1);
 }
 

@@ -79,7 +79,11 @@ static bool grant_grace(struct task_struct *p, struct hf_vcpu *v, struct task_ct
 	cctx->grace_tid = p->pid;
 	/* The slice is only a backstop, should the timer be late. */
 	scx_bpf_task_set_slice(p, d.step_ns * 2);
-	return !bpf_timer_start(&cctx->timer, d.step_ns, BPF_F_TIMER_CPU_PIN);
+	if (!bpf_timer_start(&cctx->timer, d.step_ns, BPF_F_TIMER_CPU_PIN))
+		return true;
+	cctx->grace_tid = 0;
+	scx_bpf_task_set_slice(p, 0);
+	return false;
 }
 
 /*

@@ -42,6 +42,9 @@ UEI_DEFINE(uei);
 /* How many CPUs of its LLC a waking task looks at for one to preempt. */
 #define WAKEUP_SCAN_CPUS 8
 
+/* include/uapi/linux/sched.h: takes the CPU from nobody. */
+#define SCHED_IDLE 5
+
 /* A kernel thread that serves one CPU: short, and others wait for what it does. */
 static bool is_pcpu_kthread(const struct task_struct *p)
 {
@@ -80,7 +83,7 @@ s32 BPF_STRUCT_OPS(holdfast_select_cpu, struct task_struct *p, s32 prev_cpu, u64
 	}
 	/* An idle CPU needs no queue, and so no lock that others want. */
 	if (tctx)
-		place(tctx, true);
+		place(tctx, cpu, true);
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, params.slice_ns, 0);
 	return cpu;
 }
@@ -201,7 +204,7 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	if (woken && !selected)
 		note_waker(p, tctx);
 	reweigh(p, tctx);
-	place_among_others(tctx, woken);
+	place_among_others(tctx, scx_bpf_task_cpu(p), woken);
 	class = resume_first_enabled ? tctx->class : HF_UNKNOWN;
 	/* Whose turn a real-time task cuts short goes on first, and has what is left of it. */
 	key = hf_queue_key(tctx->vtime, cut_short ? HF_HOLDER : class, woken, tctx->weight,
@@ -226,7 +229,7 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 		cpu = pick_idle_cpu(p, 0);
 	if (cpu >= 0)
 		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
-	else if (woken)
+	else if (woken && p->policy != SCHED_IDLE)
 		wakeup_preempt(p, key, tctx->weight, tctx->by_sibling && !first);
 }
 
@@ -249,9 +252,9 @@ static void next_turn(struct task_struct *p, struct task_ctx *tctx, struct cpu_c
 	reweigh(p, tctx);
 	cctx->curr_weight = tctx->weight;
 	if (alone)
-		forgive(tctx);
+		forgive(p, tctx);
 	else
-		place_among_others(tctx, false);
+		place_among_others(tctx, scx_bpf_task_cpu(p), false);
 	cctx->curr_vtime = tctx->vtime;
 	scx_bpf_task_set_slice(p, params.slice_ns);
 }
@@ -302,8 +305,9 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 		charge(prev, tctx, cctx, now);
 
 	others = next_queue(cpu, cctx, llc, tctx, &queue, &key);
+	set_wanted(cctx, others);
 	if (others)
-		time_passes(tctx && hf_vtime_before(tctx->vtime, key) ? tctx->vtime : key);
+		time_passes(cctx, tctx && hf_vtime_before(tctx->vtime, key) ? tctx->vtime : key);
 	if (others && next_is_late(cpu, cctx, llc, now))
 		return;
 	/* Who may not leave by now would be put into the local queue, and nobody would tell this CPU. */
@@ -369,14 +373,14 @@ void BPF_STRUCT_OPS(holdfast_running, struct task_struct *p)
 	tctx->charged_ns = p->se.sum_exec_runtime;
 	reweigh(p, tctx);
 	/* The kernel runs some tasks without asking where to queue them. */
-	place(tctx, false);
+	place(tctx, scx_bpf_task_cpu(p), false);
 	/*
 	 * Should somebody who is further behind be kept from running, time goes on without. A
 	 * kernel thread that did not wait for its turn says nothing of who is behind, nor does
 	 * one whose turn it is because it has waited for so long.
 	 */
 	if (!is_pcpu_kthread(p) && !is_late(tctx, now))
-		time_passes(tctx->vtime - hf_credit(tctx->weight, false, &params));
+		time_passes(cctx, tctx->vtime - hf_credit(tctx->weight, false, &params));
 	tctx->waits_since = 0;
 	cctx->curr_vtime = tctx->vtime;
 	cctx->curr_charged_at = now;
@@ -406,10 +410,10 @@ void BPF_STRUCT_OPS(holdfast_tick, struct task_struct *p)
 		return;
 	charge(p, tctx, cctx, scx_bpf_now());
 	/* With nobody waiting the turn just goes on, and the guest is not left for a decision. */
-	if (!scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) && !scx_bpf_dsq_nr_queued(llc_of(cpu)) &&
-	    !cctx->has_pinned &&
+	if (!scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) && !others_wait(cpu, cctx) &&
 	    !far_behind(cpu, llc_of(cpu), tctx->vtime, tctx->weight, &queue, &key)) {
-		forgive(tctx);
+		set_wanted(cctx, false);
+		forgive(p, tctx);
 		cctx->curr_vtime = tctx->vtime;
 		cctx->leaves = should_leave_core(p, cpu, cctx);
 		scx_bpf_task_set_slice(p, cctx->leaves ? 0 : params.slice_ns);
@@ -444,9 +448,8 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	/* Who halts holds nothing, and if nobody waits it took nothing. */
 	if (!runnable) {
 		hf_see(&tctx->grace, HF_FREE, 0);
-		if (is_pcpu_kthread(p) ||
-		    (!cctx->has_pinned && !scx_bpf_dsq_nr_queued(llc_of(cpu))))
-			forgive(tctx);
+		if (is_pcpu_kthread(p) || !others_wait(cpu, cctx))
+			forgive(p, tctx);
 	}
 	/* Its memory can be read only while it is current, which a remote dequeue is not. */
 	if (!runnable || bpf_get_current_task_btf() != p)
@@ -481,7 +484,8 @@ void BPF_STRUCT_OPS(holdfast_enable, struct task_struct *p)
 		 * Behind who is there: else those that fork and end would never let anybody else
 		 * run. By a turn of its own, not of a small part of a large group.
 		 */
-		tctx->vtime = READ_ONCE(vtime_now) +
+		tctx->moved = false;
+		tctx->vtime = time_of(p) +
 			      hf_scale_by_weight(params.slice_ns, p->scx.weight * HF_WEIGHT_SCALE);
 		tctx->weight = weight_of(p, tctx);
 		tctx->waits_since = 0;
@@ -499,6 +503,15 @@ s32 BPF_STRUCT_OPS(holdfast_init_task, struct task_struct *p, struct scx_init_ta
 	return 0;
 }
 
+/* By its affinity it may come where virtual time is another. */
+void BPF_STRUCT_OPS(holdfast_set_cpumask, struct task_struct *p, const struct cpumask *cpumask)
+{
+	struct task_ctx *tctx = task_ctx_of(p);
+
+	if (tctx)
+		leave_time(p, tctx);
+}
+
 /* A preempted vCPU that is killed, or leaves for another scheduling class, is not waited for. */
 void BPF_STRUCT_OPS(holdfast_disable, struct task_struct *p)
 {
@@ -510,6 +523,7 @@ void BPF_STRUCT_OPS(holdfast_disable, struct task_struct *p)
 		resumed(p, tctx, scx_bpf_now());
 	tctx->class = HF_UNKNOWN;
 	tctx->by_sibling = false;
+	tctx->queued = false;
 }
 
 s32 BPF_STRUCT_OPS_SLEEPABLE(holdfast_init)
@@ -554,9 +568,10 @@ SCX_OPS_DEFINE(holdfast_ops, .select_cpu = (void *)holdfast_select_cpu,
 	       .dispatch = (void *)holdfast_dispatch, .cpu_release = (void *)holdfast_cpu_release,
 	       .yield = (void *)holdfast_yield, .running = (void *)holdfast_running,
 	       .tick = (void *)holdfast_tick, .stopping = (void *)holdfast_stopping,
-	       .enable = (void *)holdfast_enable, .disable = (void *)holdfast_disable,
-	       .init_task = (void *)holdfast_init_task, .runnable = (void *)holdfast_runnable,
-	       .quiescent = (void *)holdfast_quiescent, .cgroup_init = (void *)holdfast_cgroup_init,
+	       .set_cpumask = (void *)holdfast_set_cpumask, .enable = (void *)holdfast_enable,
+	       .disable = (void *)holdfast_disable, .init_task = (void *)holdfast_init_task,
+	       .runnable = (void *)holdfast_runnable, .quiescent = (void *)holdfast_quiescent,
+	       .cgroup_init = (void *)holdfast_cgroup_init,
 	       .cgroup_exit = (void *)holdfast_cgroup_exit,
 	       .cgroup_move = (void *)holdfast_cgroup_move,
 	       .cgroup_set_weight = (void *)holdfast_cgroup_set_weight,

@@ -6,8 +6,11 @@
 /* Tasks that may run on one CPU only have a queue each CPU, which other CPUs need not search. */
 #define HF_CPU_QUEUE (1ULL << 16)
 
-/* How far into a queue one looks for the target of a directed yield, or for who may run on a CPU. */
+/* How far into a queue one looks for the target of a directed yield. */
 #define QUEUE_SCAN_TASKS 64
+
+/* And for who may run on a CPU: the kernel, which does that next, goes through all of it. */
+#define FIRST_SCAN_TASKS 1024
 
 /* The queue for @p. Others need not step over those that may run on one CPU only. */
 static u64 queue_of(const struct task_struct *p)
@@ -71,19 +74,21 @@ static bool first_in(u64 queue, s32 cpu, u64 *key, bool *here)
  */
 __noinline bool first_for(u64 queue, s32 cpu, u64 *key __arg_nonnull)
 {
+	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
 	struct task_struct *q;
 	bool here, found = false;
-	u32 nr = 0;
 
-	if (!first_in(queue, cpu, key, &here))
+	if (!cctx || !first_in(queue, cpu, key, &here))
 		return false;
 	if (here)
 		return true;
 
+	cctx->nr_seen = 0;
 	bpf_rcu_read_lock();
 	bpf_for_each (scx_dsq, q, queue, 0) {
 		*key = q->scx.dsq_vtime;
-		found = may_run_on(q, cpu) || ++nr >= QUEUE_SCAN_TASKS;
+		/* Counted in memory: the verifier would go through each value of a variable. */
+		found = may_run_on(q, cpu) || ++cctx->nr_seen >= FIRST_SCAN_TASKS;
 		if (found)
 			break;
 	}
@@ -92,13 +97,16 @@ __noinline bool first_for(u64 queue, s32 cpu, u64 *key __arg_nonnull)
 }
 
 /*
- * Has another LLC fallen far behind somebody here, who is at @vtime and weighs @weight? One is
- * looked at, a different one each time. Its queue, and who is first in it.
+ * Has another LLC fallen far behind somebody here, who is at @vtime and weighs @weight? Not so far that a light one would never
+ * find it so: others are held to what one of nice 0 may be owed. One is looked at, a different one each time. Its queue, and who is first in it.
  */
 static bool far_behind(s32 cpu, u32 llc, u64 vtime, u32 weight, u64 *queue, u64 *key)
 {
-	u64 lag = hf_scale_by_weight(params.slice_ns * LLC_LAG_SLICES, weight), other_key;
+	u64 lag, other_key;
 	u32 other;
+
+	lag = hf_scale_by_weight(params.slice_ns * LLC_LAG_SLICES,
+				 weight < HF_WEIGHT_NICE0 ? HF_WEIGHT_NICE0 : weight);
 
 	if (nr_llcs <= 1)
 		return false;
@@ -162,15 +170,14 @@ __noinline bool serve_late(u64 queue, s32 cpu, u64 now, bool from_end)
 
 	if (!cctx)
 		return false;
-	cctx->late_nr_seen = 0;
+	cctx->nr_seen = 0;
 	bpf_rcu_read_lock();
 	bpf_for_each (scx_dsq, q, queue, from_end ? SCX_DSQ_ITER_REV : 0) {
 		struct task_ctx *tctx = task_ctx_of(q);
 
 		if (tctx && is_late(tctx, now) && may_run_on(q, cpu))
 			done = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, q, SCX_DSQ_LOCAL, 0);
-		/* Counted in memory: the verifier would go through each value of a variable. */
-		if (done || ++cctx->late_nr_seen >= LATE_SCAN_TASKS)
+		if (done || ++cctx->nr_seen >= LATE_SCAN_TASKS)
 			break;
 	}
 	bpf_rcu_read_unlock();

@@ -43,6 +43,9 @@ static bool is_called(u64 call_queue_hva, u64 direct_map_hva, u64 slot_hva, u64 
 	hva = entry + direct_map_hva;
 	if (hva - slot_hva >= slot_len)
 		return true;
+	/* None that the guest made ends beyond its memory. */
+	if (hva - slot_hva > slot_len - sizeof(call))
+		return false;
 	if (bpf_probe_read_user(&call, sizeof(call), (void *)hva))
 		return false;
 	return (call.flags & HF_CALL_TYPE_MASK) == HF_CALL_SYNC;

@@ -4,15 +4,61 @@
 #define __SCX_HOLDFAST_VTIME_BPF_H
 
 /*
- * Whoever is furthest behind of those who want this CPU has come to @least. The word is shared
+ * Whoever is furthest behind of those who want this CPU has come to @least. The host's word is shared
  * by all CPUs: written only when it moves, and not over what another wrote meanwhile.
  */
-static void time_passes(u64 least)
+static void time_passes(struct cpu_ctx *cctx, u64 least)
 {
 	u64 now = READ_ONCE(vtime_now), advanced = hf_advance(now, least);
 
+	if (cctx->wanted)
+		cctx->vtime_here = hf_advance(cctx->vtime_here, least);
 	if (advanced != now)
 		__sync_val_compare_and_swap(&vtime_now, now, advanced);
+}
+
+/* From now on somebody waits for this CPU, or nobody does. Until somebody did its time was the host's. */
+static void set_wanted(struct cpu_ctx *cctx, bool wanted)
+{
+	if (wanted && !cctx->wanted)
+		cctx->vtime_here = READ_ONCE(vtime_now);
+	cctx->wanted = wanted;
+}
+
+/* Virtual time at @cpu. */
+static u64 time_at(s32 cpu)
+{
+	const struct cpu_ctx *cctx = cpu_ctx_of(cpu);
+	u64 now = READ_ONCE(vtime_now);
+
+	return cctx && READ_ONCE(cctx->wanted)
+		       ? hf_time_at(now, READ_ONCE(cctx->vtime_here), &params)
+		       : now;
+}
+
+static u64 time_of(const struct task_struct *p)
+{
+	return time_at(scx_bpf_task_cpu(p));
+}
+
+/* How far virtual time at @cpu is from that where @p was queued, if they have not the same. */
+static u64 time_from(const struct task_struct *p, s32 cpu)
+{
+	u64 there = time_of(p), here = time_at(cpu), owed;
+
+	owed = hf_credit(HF_WEIGHT_NICE0, false, &params);
+	return hf_vtime_before(here + owed, there) || hf_vtime_before(there + owed, here)
+		       ? here - there
+		       : 0;
+}
+
+/* @p may run on other CPUs than until now, where it is as far behind or ahead as it was. */
+static void leave_time(const struct task_struct *p, struct task_ctx *tctx)
+{
+	if (tctx->moved)
+		return;
+	tctx->vtime -= time_of(p);
+	tctx->moved = true;
 }
 
 /* Its own weight may have been changed, and others of its group may have come or gone. */
@@ -22,27 +68,46 @@ static void reweigh(struct task_struct *p, struct task_ctx *tctx)
 
 	if (weight == tctx->weight)
 		return;
-	tctx->vtime = hf_reweigh(tctx->vtime, READ_ONCE(vtime_now), tctx->weight, weight);
+	tctx->vtime = hf_reweigh(tctx->vtime, tctx->moved ? 0 : time_of(p), tctx->weight, weight);
 	tctx->weight = weight;
 }
 
-/* Gives a task that becomes runnable, or runs, its place; @slept: it did not want to run. */
-static void place(struct task_ctx *tctx, bool slept)
+/* Gives a task that becomes runnable on @cpu, or runs there, its place; @slept: it did not want to run. */
+static void place(struct task_ctx *tctx, s32 cpu, bool slept)
 {
-	tctx->vtime = hf_place(tctx->vtime, READ_ONCE(vtime_now), tctx->weight, slept, &params);
+	u64 now = time_at(cpu);
+
+	if (tctx->moved)
+		tctx->vtime += now;
+	tctx->moved = false;
+	tctx->vtime = hf_place(tctx->vtime, now, tctx->weight, slept, &params);
 }
 
-/* The same where others may wait for that CPU. Where nobody does, groups need not be asked. */
-static void place_among_others(struct task_ctx *tctx, bool slept)
+/*
+ * The same where others may wait for that CPU. Where nobody does, groups need not be asked. Those have members on
+ * many CPUs, and go by the host's time.
+ */
+static void place_among_others(struct task_ctx *tctx, s32 cpu, bool slept)
 {
-	place(tctx, slept);
-	if (tctx->group)
-		tctx->vtime = place_in_groups(tctx->vtime, tctx->group, tctx->own_weight,
-					      tctx->weight, slept);
+	u64 behind;
+
+	place(tctx, cpu, slept);
+	if (!tctx->group)
+		return;
+	behind = READ_ONCE(vtime_now) - time_at(cpu);
+	tctx->vtime = place_in_groups(tctx->vtime + behind, tctx->group, tctx->own_weight,
+				      tctx->weight, slept) -
+		      behind;
 }
 
 /* Who switches often does not walk up its groups each time. */
 #define GROUP_CHARGES_PER_SLICE 8
+
+/* Does anybody wait for @cpu, in its LLC? */
+static bool others_wait(s32 cpu, const struct cpu_ctx *cctx)
+{
+	return cctx->has_pinned || scx_bpf_dsq_nr_queued(llc_of(cpu));
+}
 
 /*
  * Charges a running task for the time since it was last charged: what the kernel charges it
@@ -62,7 +127,8 @@ static void charge(const struct task_struct *p, struct task_ctx *tctx, struct cp
 	tctx->ungrouped_ns += ran_ns;
 	if (tctx->ungrouped_ns < params.slice_ns / GROUP_CHARGES_PER_SLICE)
 		return;
-	if (tctx->group && tctx->own_weight)
+	/* As with the member itself: what nobody else could have had is not held against it elsewhere. */
+	if (tctx->group && tctx->own_weight && others_wait(scx_bpf_task_cpu(p), cctx))
 		charge_groups(tctx->group, tctx->own_weight, tctx->weight, tctx->ungrouped_ns);
 	tctx->ungrouped_ns = 0;
 }
@@ -71,11 +137,11 @@ static void charge(const struct task_struct *p, struct task_ctx *tctx, struct cp
 #define LLC_LAG_SLICES 4
 
 /* Nobody else could have the CPU of the running task. Other LLCs have to see how far ahead it is. */
-static void forgive(struct task_ctx *tctx)
+static void forgive(const struct task_struct *p, struct task_ctx *tctx)
 {
 	u32 slices = nr_llcs > 1 ? LLC_LAG_SLICES + 2 : 1;
 
-	tctx->vtime = hf_forgive(tctx->vtime, READ_ONCE(vtime_now), tctx->weight, slices, &params);
+	tctx->vtime = hf_forgive(tctx->vtime, time_of(p), tctx->weight, slices, &params);
 }
 
 #endif /* __SCX_HOLDFAST_VTIME_BPF_H */

@@ -110,16 +110,20 @@ static bool give_cpu(struct task_ctx *from, u32 tid, s32 cpu, bool others, u64 f
 	struct task_struct *p = bpf_task_from_pid(tid);
 	struct task_ctx *to;
 	bool done = false;
+	u64 to_vtime;
 
 	if (!p)
 		return false;
 	to = task_ctx_of(p);
-	if (to && to->queued &&
-	    (!others ||
-	     hf_may_give(from->vtime, from->weight, to->vtime, to->weight, first_key, &params))) {
-		done = pull(tid, to->queue, cpu);
-		if (done)
-			hf_swap_places(&from->vtime, from->weight, &to->vtime, to->weight);
+	if (to && to->queued) {
+		to_vtime = to->vtime + time_from(p, cpu);
+		done = (!others || hf_may_give(from->vtime, from->weight, to_vtime, to->weight,
+					       first_key, &params)) &&
+		       pull(tid, to->queue, cpu);
+		if (done) {
+			hf_swap_places(&from->vtime, from->weight, &to_vtime, to->weight);
+			to->vtime = to_vtime;
+		}
 	}
 	bpf_task_release(p);
 	return done;
