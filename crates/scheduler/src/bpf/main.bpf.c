@@ -210,6 +210,8 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	key = hf_queue_key(tctx->vtime, cut_short ? HF_HOLDER : class, woken, tctx->weight,
 			   &params);
 	first = key != tctx->vtime;
+	if (first && tctx->group)
+		key = first_in_groups(p, tctx, key);
 	if (first && !cut_short)
 		count_resumed_first(p);
 

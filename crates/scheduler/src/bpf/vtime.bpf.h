@@ -83,21 +83,32 @@ static void place(struct task_ctx *tctx, s32 cpu, bool slept)
 	tctx->vtime = hf_place(tctx->vtime, now, tctx->weight, slept, &params);
 }
 
-/*
- * The same where others may wait for that CPU. Where nobody does, groups need not be asked. Those have members on
- * many CPUs, and go by the host's time.
- */
+/* No further back behind its groups than a member may be. These have members on many CPUs, and go by the host's time. */
+static u64 behind_groups(const struct task_ctx *tctx, u64 vtime, s32 cpu, bool slept)
+{
+	u64 behind = READ_ONCE(vtime_now) - time_at(cpu);
+
+	return place_in_groups(vtime + behind, tctx->group, tctx->own_weight, tctx->weight, slept) -
+	       behind;
+}
+
+/* The same where others may wait for that CPU. Where nobody does, groups need not be asked. */
 static void place_among_others(struct task_ctx *tctx, s32 cpu, bool slept)
 {
-	u64 behind;
-
 	place(tctx, cpu, slept);
-	if (!tctx->group)
-		return;
-	behind = READ_ONCE(vtime_now) - time_at(cpu);
-	tctx->vtime = place_in_groups(tctx->vtime + behind, tctx->group, tctx->own_weight,
-				      tctx->weight, slept) -
-		      behind;
+	if (tctx->group)
+		tctx->vtime = behind_groups(tctx, tctx->vtime, cpu, slept);
+}
+
+/*
+ * Where a member that goes first at @key is queued. A part of a group is light, and the boost is in CPU time of its own:
+ * members that all go first would each have the CPU so much before everybody else.
+ */
+static u64 first_in_groups(const struct task_struct *p, const struct task_ctx *tctx, u64 key)
+{
+	u64 bound = behind_groups(tctx, key, scx_bpf_task_cpu(p), true);
+
+	return hf_vtime_before(tctx->vtime, bound) ? tctx->vtime : bound;
 }
 
 /* Who switches often does not walk up its groups each time. */
