@@ -287,6 +287,10 @@ impl<'a> Scheduler<'a> {
         if !compat::struct_has_field("sched_ext_ops", "cpu_release")? {
             skel.struct_ops.holdfast_ops_mut().cpu_release = std::ptr::null_mut();
         }
+        // Before, groups have the `cpu.idle` that they had when the scheduler was loaded.
+        if !compat::struct_has_field("sched_ext_ops", "cgroup_set_idle")? {
+            skel.struct_ops.holdfast_ops_mut().cgroup_set_idle = std::ptr::null_mut();
+        }
 
         let mut skel = scx_ops_load!(skel, holdfast_ops, uei)?;
         let struct_ops = Some(scx_ops_attach!(skel, holdfast_ops)?);

@@ -125,6 +125,15 @@ fn shares_follow_groups() {
     assert_shares("beside those that take turns", &used(&machine, &names[..2]), &[50.0; 2]);
     kill(&machine, &["turns", "a", "b"]);
 
+    // An idle group has what others leave.
+    shell(&machine, "echo 1 > /sys/fs/cgroup/three/cpu.idle");
+    hog(&machine, "a", "one", Some(vec![0]));
+    hog(&machine, "b", "three", Some(vec![0]));
+    assert_shares("beside an idle group", &used(&machine, &names[..2]), &[99.0, 1.0]);
+    shell(&machine, "echo 0 > /sys/fs/cgroup/three/cpu.idle");
+    assert_shares("which is idle no more", &used(&machine, &names[..2]), &[50.0, 50.0]);
+    kill(&machine, &names[..2]);
+
     // Two pinned to one CPU, and two that may run anywhere.
     for name in &names[..2] {
         hog(&machine, name, "", Some(vec![0]));

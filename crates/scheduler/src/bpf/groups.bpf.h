@@ -16,8 +16,12 @@ struct group {
 	u64 total;  /* weights of its active members, tasks and groups */
 	u64 active; /* how many those are; above ACTIVE_BITS what it counts in its parent's total */
 	u64 served; /* its virtual time, charged for what its members run */
-	u32 weight; /* cpu.weight */
+	u32 weight; /* cpu.weight, or that of an idle one */
 };
+
+/* Of a group with cpu.idle, and of one that is not idle any more, as the kernel has it. */
+#define GROUP_WEIGHT_IDLE    1
+#define GROUP_WEIGHT_DEFAULT 100
 
 /* Both change in one step: whoever comes first and whoever leaves last must not mix them up. */
 #define ACTIVE_BITS  32
@@ -179,6 +183,15 @@ void BPF_STRUCT_OPS(holdfast_quiescent, struct task_struct *p, u64 deq_flags)
 	tctx->own_weight = 0;
 }
 
+/* Its cpu.idle, which is not among the arguments. */
+static bool is_idle_group(const struct cgroup *cgrp)
+{
+	u32 id = bpf_core_enum_value(enum cgroup_subsys_id, cpu_cgrp_id);
+	const struct task_group *tg = (void *)BPF_CORE_READ(cgrp, subsys[id]);
+
+	return tg && BPF_CORE_READ(tg, idle);
+}
+
 s32 BPF_STRUCT_OPS_SLEEPABLE(holdfast_cgroup_init, struct cgroup *cgrp,
 			     struct scx_cgroup_init_args *args)
 {
@@ -189,6 +202,8 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(holdfast_cgroup_init, struct cgroup *cgrp,
 
 	if (!id)
 		return 0;
+	if (is_idle_group(cgrp))
+		fresh.weight = GROUP_WEIGHT_IDLE;
 	parent = bpf_cgroup_ancestor(cgrp, cgrp->level - 1);
 	if (parent) {
 		fresh.parent = group_of(parent);
@@ -226,9 +241,8 @@ void BPF_STRUCT_OPS(holdfast_cgroup_move, struct task_struct *p, struct cgroup *
 		tctx->group = group_of(to);
 }
 
-void BPF_STRUCT_OPS(holdfast_cgroup_set_weight, struct cgroup *cgrp, u32 weight)
+static void weigh_group(u64 id, u32 weight)
 {
-	u64 id = group_of(cgrp);
 	struct group *g = bpf_map_lookup_elem(&groups, &id), *parent;
 	u64 old, new;
 	u32 counted = weight;
@@ -251,6 +265,16 @@ void BPF_STRUCT_OPS(holdfast_cgroup_set_weight, struct cgroup *cgrp, u32 weight)
 	parent = bpf_map_lookup_elem(&groups, &id);
 	if (parent)
 		__sync_fetch_and_add(&parent->total, (u64)weight - counted);
+}
+
+void BPF_STRUCT_OPS(holdfast_cgroup_set_weight, struct cgroup *cgrp, u32 weight)
+{
+	weigh_group(group_of(cgrp), weight);
+}
+
+void BPF_STRUCT_OPS(holdfast_cgroup_set_idle, struct cgroup *cgrp, bool idle)
+{
+	weigh_group(group_of(cgrp), idle ? GROUP_WEIGHT_IDLE : GROUP_WEIGHT_DEFAULT);
 }
 
 #endif /* __SCX_HOLDFAST_GROUPS_BPF_H */

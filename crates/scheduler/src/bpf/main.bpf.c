@@ -577,5 +577,5 @@ SCX_OPS_DEFINE(holdfast_ops, .select_cpu = (void *)holdfast_select_cpu,
 	       .cgroup_exit = (void *)holdfast_cgroup_exit,
 	       .cgroup_move = (void *)holdfast_cgroup_move,
 	       .cgroup_set_weight = (void *)holdfast_cgroup_set_weight,
-	       .init = (void *)holdfast_init, .exit = (void *)holdfast_exit, .timeout_ms = 30000,
-	       .name = "holdfast");
+	       .cgroup_set_idle = (void *)holdfast_cgroup_set_idle, .init = (void *)holdfast_init,
+	       .exit = (void *)holdfast_exit, .timeout_ms = 30000, .name = "holdfast");
