@@ -20,9 +20,10 @@ const CAMPAIGN: [(&str, &str); 6] = [
 ];
 
 /// The others.
-const SINGLE: [(&str, &str); 16] = [
+const SINGLE: [(&str, &str); 17] = [
     ("demo", include_str!("../../../experiments/demo.toml")),
     ("contention", include_str!("../../../experiments/contention.toml")),
+    ("cgroups", include_str!("../../../experiments/cgroups.toml")),
     ("bound", include_str!("../../../experiments/bound.toml")),
     ("ablation", include_str!("../../../experiments/ablation.toml")),
     ("overcommit", include_str!("../../../experiments/overcommit.toml")),

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use holdfast_agent::protocol::Request;
+use holdfast_agent::protocol::{Group, Request};
 use holdfast_lab::machine::{Machine, MachineSpec};
 use holdfast_lab::progress::Progress;
 use serde_json::Value;
@@ -35,15 +35,25 @@ fn modes() {
     let alone = spins.until(LIMIT, "mode");
     machine.stop_guest("alone").unwrap();
 
+    // As libvirt has it: a group for the guest, with one for each vCPU in it, and a group for each of the others.
+    let group = |name: &str, group: &str, weight: u32| {
+        let vcpus = (0..4).map(|vcpu| (format!("CPU {vcpu}/"), format!("vcpu{vcpu}")));
+        let threads = vcpus.filter(|_| weight == 400).collect();
+        let (name, group) = (name.into(), group.into());
+        machine.request(Request::Group(Group { name, group, weight, threads })).unwrap();
+    };
+
     start_observer(&machine);
     let mut spins = contend(&machine, "vm0", 4, &["2"]);
+    group("guest-vm0", "vm0/libvirt", 400);
     for name in HOGS {
         machine.request(Request::spawn(name, [machine.workload_path("hog")])).unwrap();
+        group(name, name, 100);
     }
     eprintln!("in company");
     spins.ready();
     spins.next().unwrap();
-    let stock_off = holders_off(&machine);
+    let (stock_off, stock_cpus) = holders_off(&machine);
     let stock = spins.until(LIMIT, "mode");
 
     eprintln!("under scx_holdfast");
@@ -51,22 +61,25 @@ fn modes() {
     eventually_within(LIMIT, "scx_holdfast reads the guest", || {
         (counted(&machine).counters["nr_vms_readable"] == 1).then_some(())
     });
-    let held_off = holders_off(&machine);
+    let (held_off, held_cpus) = holders_off(&machine);
 
     println!("alone: {alone}\nstock: {stock}");
     println!(
-        "holders off the CPU, of each CPU second: stock {stock_off:.4}, holdfast {held_off:.4}"
+        "holders off the CPU, of each CPU second: stock {stock_off:.4}, holdfast {held_off:.4}\n\
+         CPUs of the VM: stock {stock_cpus:.2}, holdfast {held_cpus:.2}"
     );
     assert!(stock.contains("second mode: ") && stock.contains("lock-holder preemption"), "{stock}");
     assert!(alone.contains("no second mode "), "{alone}");
     // docs/results has 0.001 of stock's for this workload.
     assert!(stock_off > 0.05, "{stock_off}");
     assert!(held_off < stock_off * 0.05, "{held_off} and {stock_off}");
+    // The group's weight is two thirds of all, on two CPUs.
+    assert!((held_cpus - 4.0 / 3.0).abs() < 0.1, "{held_cpus}");
     machine.shut_down().unwrap();
 }
 
-/// Time that preempted lock holders are off the CPU, of each CPU second of the VM, over a window.
-fn holders_off(machine: &Machine) -> f64 {
+/// Time that preempted lock holders are off the CPU, of each CPU second of the VM, and CPUs that it has, over a window.
+fn holders_off(machine: &Machine) -> (f64, f64) {
     let sums = |sample: &Value| {
         // Who ended is told of once more, and was there first.
         let vm = sample["vms"].as_array().unwrap().last().unwrap();
@@ -79,7 +92,8 @@ fn holders_off(machine: &Machine) -> f64 {
     eventually_within(LIMIT, "a window", || {
         std::thread::sleep(Duration::from_secs(1));
         let now = sums(&observe(machine));
-        let seen = (now.1 - first.1) as f64 / (now.2 - first.2).max(1) as f64;
-        (now.0 - first.0 >= WINDOW_NS).then_some(seen)
+        let (passed, off, ran) = (now.0 - first.0, now.1 - first.1, now.2 - first.2);
+        let seen = (off as f64 / ran.max(1) as f64, ran as f64 / passed as f64);
+        (passed >= WINDOW_NS).then_some(seen)
     })
 }
