@@ -12,7 +12,7 @@ static void time_passes(struct cpu_ctx *cctx, u64 least)
 	u64 now = READ_ONCE(vtime_now), advanced = hf_advance(now, least);
 
 	if (cctx->wanted)
-		cctx->vtime_here = hf_advance(cctx->vtime_here, least);
+		WRITE_ONCE(cctx->vtime_here, hf_advance(cctx->vtime_here, least));
 	if (advanced != now)
 		__sync_val_compare_and_swap(&vtime_now, now, advanced);
 }
@@ -21,8 +21,10 @@ static void time_passes(struct cpu_ctx *cctx, u64 least)
 static void set_wanted(struct cpu_ctx *cctx, bool wanted)
 {
 	if (wanted && !cctx->wanted)
-		cctx->vtime_here = READ_ONCE(vtime_now);
-	cctx->wanted = wanted;
+		WRITE_ONCE(cctx->vtime_here, READ_ONCE(vtime_now));
+	/* After the time, which others read once this is set: on x86 stores stay in order. */
+	if (wanted != cctx->wanted)
+		WRITE_ONCE(cctx->wanted, wanted);
 }
 
 /* Virtual time at @cpu. */
