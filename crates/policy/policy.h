@@ -429,16 +429,36 @@ HF_FN u64 hf_credit(u32 weight, bool slept, const struct hf_params *prm)
 #define HF_TURN_MAX_SLICES 4
 
 /*
- * Virtual time at a CPU, where whoever is furthest behind of those who want it is at @here. Where CPUs are not for
- * everybody some are wanted by more, whose time passes more slowly. They go by it once they are a turn apart: by
- * the host's time all of them would be as far behind as one may be, whatever they weigh, and who wakes would
- * come after them.
+ * Virtual time for a task of @weight at a CPU, where whoever is furthest behind of those who want it is at @here, which was so
+ * far @behind the host's time when the CPU looked. Where CPUs are not for everybody some are wanted by more, whose time
+ * passes more slowly. They go by it once they are a turn apart: by the host's time all of them would be as far
+ * behind as one may be, whatever they weigh, and who wakes would come after them.
  */
-HF_FN u64 hf_time_at(u64 vtime_now, u64 here, const struct hf_params *prm)
+HF_FN u64 hf_time_at(u64 vtime_now, u64 here, u64 behind, u32 weight, const struct hf_params *prm)
 {
-	u64 turn = prm->slice_ns * HF_TURN_MAX_SLICES;
+	u64 turn = hf_scale_by_weight(prm->slice_ns * HF_TURN_MAX_SLICES,
+				      weight < HF_WEIGHT_NICE0 ? weight : HF_WEIGHT_NICE0);
 
-	return hf_vtime_before(here + turn, vtime_now) ? here : vtime_now;
+	return behind > turn ? here : vtime_now;
+}
+
+/*
+ * So long a CPU has a time of its own, and begins anew with the host's: those who may run on several would have to
+ * wait there until it has caught up, should others not want it any more.
+ */
+#define HF_OWN_TIME_NS (4ULL * 1000 * 1000 * 1000)
+
+/*
+ * Virtual time of a task that is to run where it is @here, and was where it is @there: it takes along how far behind or
+ * ahead it was if the two are further apart than anybody can have come by running.
+ */
+HF_FN u64 hf_move(u64 vtime, u64 there, u64 here, u32 weight, const struct hf_params *prm)
+{
+	u64 owed = hf_credit(weight, false, prm);
+
+	return hf_vtime_before(here + owed, there) || hf_vtime_before(there + owed, here)
+		       ? vtime + here - there
+		       : vtime;
 }
 
 /*
@@ -448,10 +468,14 @@ HF_FN u64 hf_time_at(u64 vtime_now, u64 here, const struct hf_params *prm)
  */
 #define HF_AHEAD_MAX_SLICES (2 * HF_TURN_MAX_SLICES)
 
-/* Virtual time of a task that becomes runnable: neither too far behind nor, whatever became of its weight, ahead. */
+/*
+ * Virtual time of a task that becomes runnable: neither too far behind nor, whatever became of its weight, ahead. Who is
+ * further behind than by twice what it can be owed was left there by a CPU that began its time anew.
+ */
 HF_FN u64 hf_place(u64 vtime, u64 vtime_now, u32 weight, bool slept, const struct hf_params *prm)
 {
-	u64 floor = vtime_now - hf_credit(weight, slept, prm);
+	bool left = hf_vtime_before(vtime + 2 * hf_credit(weight, false, prm), vtime_now);
+	u64 floor = vtime_now - hf_credit(weight, slept || left, prm);
 	u64 ceiling =
 		vtime_now + hf_scale_by_weight(prm->slice_ns * HF_AHEAD_MAX_SLICES, HF_WEIGHT_MIN);
 

@@ -16,6 +16,9 @@ pub use raw::{Decision, Grace, GuestFacts, Params, Siblings, Target, VcpuClass, 
 /// The weight of nice 0; weights are those of sched_ext in 1/1024.
 pub const WEIGHT_NICE0: u32 = raw::HF_WEIGHT_NICE0;
 
+/// For how long a CPU has a virtual time of its own before it begins anew with the host's, ns.
+pub const OWN_TIME_NS: u64 = raw::HF_OWN_TIME_NS as u64;
+
 /// Number of classes a vCPU can be in; classes are dense from 0.
 pub const NR_CLASSES: usize = raw::HF_NR_CLASSES as usize;
 /// Number of verdicts; verdicts are dense from 0.
@@ -105,10 +108,17 @@ impl Params {
         unsafe { raw::hf_place(vtime, vtime_now, weight, slept, self) }
     }
 
-    /// Virtual time at a CPU, where whoever is furthest behind of those who want it is at `here`.
-    pub fn time_at(&self, vtime_now: u64, here: u64) -> u64 {
+    /// Virtual time, for a task of `weight`, at a CPU where whoever is furthest behind of those who want it is at `here`, so
+    /// far `behind` the host's when the CPU looked.
+    pub fn time_at(&self, vtime_now: u64, here: u64, behind: u64, weight: u32) -> u64 {
         // SAFETY: reads `self` only.
-        unsafe { raw::hf_time_at(vtime_now, here, self) }
+        unsafe { raw::hf_time_at(vtime_now, here, behind, weight, self) }
+    }
+
+    /// Virtual time of a task that comes from a CPU where it is `there` to one where it is `here`.
+    pub fn move_to(&self, vtime: u64, there: u64, here: u64, weight: u32) -> u64 {
+        // SAFETY: reads `self` only.
+        unsafe { raw::hf_move(vtime, there, here, weight, self) }
     }
 
     /// How far behind the host's virtual time a task of `weight` may be.

@@ -570,6 +570,22 @@ fn weights_hold_on_a_cpu_that_more_want_than_others() {
     }
 }
 
+proptest! {
+    /// Whoever comes from a CPU that more want to one that fewer want neither gains nor loses by that.
+    #[test]
+    fn who_moves_takes_along_how_far_behind_it_was(
+        here in 1u64 << 40..1 << 60,
+        apart in -10 * SECOND as i64..10 * SECOND as i64,
+        ahead in -(SECOND as i64)..SECOND as i64,
+        weight in weight(),
+    ) {
+        let there = here.wrapping_add_signed(apart);
+        let moved = PARAMS.move_to(there.wrapping_add_signed(ahead), there, here, weight);
+        let is_near = apart.unsigned_abs() <= PARAMS.credit(weight, false);
+        prop_assert_eq!(moved, here.wrapping_add_signed(ahead + if is_near { apart } else { 0 }));
+    }
+}
+
 #[test]
 fn who_wakes_on_a_cpu_that_more_want_than_others_does_not_wait_for_all_of_them() {
     let pinned = |cpus| Task { cpus, ..Task::new(WEIGHT_NICE0) };

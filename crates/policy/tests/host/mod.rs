@@ -3,8 +3,8 @@
 //! vCPUs claim what they like. It decides nothing: `policy.h` does, as in the scheduler.
 
 use holdfast_policy::{
-    Decision, Grace, Params, Siblings, Target, VcpuClass, Verdict, advance, charge, is_late, see,
-    swap_places, vtime_before, yield_target,
+    Decision, Grace, OWN_TIME_NS, Params, Siblings, Target, VcpuClass, Verdict, advance, charge,
+    is_late, see, swap_places, vtime_before, yield_target,
 };
 
 /// What ships.
@@ -141,8 +141,10 @@ struct Cpu {
     since_ns: u64,
     /// When there is something to decide.
     until_ns: u64,
-    /// Virtual time of those who want it, while somebody waits for it.
-    here: Option<u64>,
+    /// Virtual time of those who want it, while somebody waits for it, and since when it has that.
+    here: Option<(u64, u64)>,
+    /// How far that was behind the host's when this CPU last looked.
+    behind: u64,
 }
 
 struct Host<'a> {
@@ -172,7 +174,10 @@ pub(crate) fn simulate(
     }
     let mut host = Host {
         tasks,
-        cpus: vec![Cpu { runs: None, since_ns: 0, until_ns: u64::MAX, here: None }; nr_cpus],
+        cpus: vec![
+            Cpu { runs: None, since_ns: 0, until_ns: u64::MAX, here: None, behind: 0 };
+            nr_cpus
+        ],
         banks_ns: vec![0; nr_vms],
         vtime_now: start_vtime,
         now_ns: 0,
@@ -234,17 +239,38 @@ impl Host<'_> {
         queued.reduce(|a, b| if vtime_before(b.1, a.1) { b } else { a })
     }
 
-    /// Virtual time at `cpu`.
-    fn time_at(&self, cpu: usize) -> u64 {
-        let here = self.cpus[cpu].here;
-        here.map_or(self.vtime_now, |here| PARAMS.time_at(self.vtime_now, here))
+    /// Virtual time at `cpu` for a task of `weight`.
+    fn time_at(&self, cpu: usize, weight: u32) -> u64 {
+        let Cpu { here, behind, .. } = self.cpus[cpu];
+        here.map_or(self.vtime_now, |(here, _)| {
+            PARAMS.time_at(self.vtime_now, here, behind, weight)
+        })
+    }
+
+    /// `i` becomes runnable on `cpu`, or runs there.
+    fn place(&mut self, i: usize, cpu: usize, slept: bool) {
+        let Task { vtime, weight, cpu: from, .. } = self.tasks[i];
+        let (there, here) = (self.time_at(from, weight), self.time_at(cpu, weight));
+        let moved = if from == cpu { vtime } else { PARAMS.move_to(vtime, there, here, weight) };
+        let task = &mut self.tasks[i];
+        task.cpu = cpu;
+        task.vtime = PARAMS.place(moved, here, weight, slept);
+    }
+
+    fn forgive(&mut self, i: usize) {
+        let time = self.time_at(self.tasks[i].cpu, self.tasks[i].weight);
+        let task = &mut self.tasks[i];
+        task.vtime = PARAMS.forgive(task.vtime, time, task.weight, 1);
     }
 
     /// Whoever is furthest behind of those who want `cpu` has come to `least`.
     fn time_passes(&mut self, cpu: usize, least: u64) {
         self.vtime_now = advance(self.vtime_now, least);
-        let here = &mut self.cpus[cpu].here;
-        *here = here.map(|here| advance(here, least));
+        if let Some((here, since_ns)) = self.cpus[cpu].here {
+            let here = advance(here, least);
+            self.cpus[cpu].here = Some((here, since_ns));
+            self.cpus[cpu].behind = self.vtime_now.wrapping_sub(here);
+        }
     }
 
     /// Whoever has waited for so long that it has a turn: one of `LATE_TURNS`, as in the scheduler.
@@ -265,10 +291,9 @@ impl Host<'_> {
         (0..self.cpus.len()).for_each(|cpu| self.charge(cpu));
         let idle = |cpu: &usize| self.cpus[*cpu].runs.is_none() && self.tasks[i].may_run_on(*cpu);
         let idle = (0..self.cpus.len()).find(idle);
-        let time = self.time_at(idle.unwrap_or(self.tasks[i].cpu));
+        self.place(i, idle.unwrap_or(self.tasks[i].cpu), true);
         let task = &mut self.tasks[i];
         task.left_ns = if task.is_hog() { u64::MAX } else { task.runs_ns };
-        task.vtime = PARAMS.place(task.vtime, time, task.weight, true);
         let key = PARAMS.queue_key(task.vtime, task.class, true, task.weight);
         let weight = task.weight;
         task.state = State::Queued { key, since_ns: self.now_ns };
@@ -297,8 +322,11 @@ impl Host<'_> {
             prev = None;
         }
         let first = self.first(cpu);
-        let here = self.cpus[cpu].here.unwrap_or(self.vtime_now);
+        let begins = (self.vtime_now, self.now_ns);
+        let is_over = |(_, since_ns): &(u64, u64)| self.now_ns - since_ns > OWN_TIME_NS;
+        let here = self.cpus[cpu].here.filter(|here| !is_over(here)).unwrap_or(begins);
         self.cpus[cpu].here = first.map(|_| here);
+        self.cpus[cpu].behind = first.map_or(0, |_| self.vtime_now.wrapping_sub(here.0));
         if let Some((_, key)) = first {
             let vtime = prev.map(|i| self.tasks[i].vtime).filter(|vtime| vtime_before(*vtime, key));
             self.time_passes(cpu, vtime.unwrap_or(key));
@@ -410,42 +438,39 @@ impl Host<'_> {
     }
 
     fn next_turn(&mut self, cpu: usize, i: usize, is_alone: bool) {
-        let time = self.time_at(cpu);
-        let task = &mut self.tasks[i];
-        task.vtime = match is_alone {
-            true => PARAMS.forgive(task.vtime, time, task.weight, 1),
-            false => PARAMS.place(task.vtime, time, task.weight, false),
-        };
+        if is_alone {
+            self.forgive(i);
+        } else {
+            self.place(i, cpu, false);
+        }
         self.record(cpu, i, What::Kept);
         self.turn(cpu, i);
     }
 
     fn start(&mut self, cpu: usize, i: usize, is_late: bool) {
-        let time = self.time_at(cpu);
+        self.place(i, cpu, false);
         let task = &mut self.tasks[i];
-        task.cpu = cpu;
         if let State::Queued { since_ns, .. } = task.state {
             task.longest_wait_ns = task.longest_wait_ns.max(self.now_ns - since_ns);
         }
         task.state = State::Running;
         task.class = VcpuClass::Unknown;
-        task.vtime = PARAMS.place(task.vtime, time, task.weight, false);
         if !is_late {
             let behind = task.vtime.wrapping_sub(PARAMS.credit(task.weight, false));
             self.time_passes(cpu, behind);
         }
-        let here = self.cpus[cpu].here;
-        self.cpus[cpu] = Cpu { runs: Some(i), since_ns: self.now_ns, until_ns: 0, here };
+        let (since_ns, until_ns) = (self.now_ns, 0);
+        self.cpus[cpu] = Cpu { runs: Some(i), since_ns, until_ns, ..self.cpus[cpu] };
         self.record(cpu, i, What::Runs);
         self.turn(cpu, i);
     }
 
     fn preempt(&mut self, cpu: usize, i: usize) {
-        let (class, time) = (self.claim(i), self.time_at(cpu));
+        let class = self.claim(i);
+        self.place(i, cpu, false);
         let task = &mut self.tasks[i];
         see(&mut task.grace, class, task.ran_ns);
         task.class = PARAMS.believed(class, &task.grace, task.ran_ns);
-        task.vtime = PARAMS.place(task.vtime, time, task.weight, false);
         let key = PARAMS.queue_key(task.vtime, task.class, false, task.weight);
         task.state = State::Queued { key, since_ns: self.now_ns };
         self.cpus[cpu].runs = None;
@@ -454,12 +479,11 @@ impl Host<'_> {
 
     fn sleep(&mut self, cpu: usize, i: usize) {
         let (class, is_alone) = (self.claim(i), self.first(cpu).is_none());
-        let time = self.time_at(cpu);
+        if is_alone {
+            self.forgive(i);
+        }
         let task = &mut self.tasks[i];
         see(&mut task.grace, VcpuClass::Free, 0);
-        if is_alone {
-            task.vtime = PARAMS.forgive(task.vtime, time, task.weight, 1);
-        }
         task.class = class;
         task.state = State::Sleeping { until_ns: self.now_ns + task.sleeps_ns };
         self.cpus[cpu].runs = None;

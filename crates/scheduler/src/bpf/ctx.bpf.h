@@ -44,7 +44,7 @@ static u64 vtime_now ALONE;
 static u32 nr_stuck ALONE;
 
 struct task_ctx {
-	u64 vtime;
+	u64 vtime;	  /* by the time of @cpu */
 	u64 charged_ns;	  /* of its CPU time: how much of it vtime is charged for */
 	u64 unearned_ns;  /* ran since its VM was last credited for it */
 	u64 ungrouped_ns; /* ran since its groups were last charged for it */
@@ -52,12 +52,12 @@ struct task_ctx {
 	u64 waits_since; /* since when it has been ready and not run, as the kernel's watchdog counts; 0: it runs or sleeps */
 	u64 queue;	 /* the queue it is in, if @queued */
 	u64 group;	 /* cgroup that it counts in while runnable; 0: none */
-	u32 weight;	 /* among all tasks of the host, in 1/HF_WEIGHT_SCALE */
-	u32 own_weight;	 /* what it counts in @group */
+	s32 cpu;
+	u32 weight;	/* among all tasks of the host, in 1/HF_WEIGHT_SCALE */
+	u32 own_weight; /* what it counts in @group */
 	/* What it was taken for when it was preempted, or when a sibling woke it. */
 	enum hf_class class;
 	bool by_sibling; /* another vCPU of its VM has woken it */
-	bool moved;	 /* its vtime is relative: it is to be placed by another CPU's time */
 	bool held;	 /* it looked like a holder then, believed or not */
 	bool queued;	 /* in one of our queues */
 	bool listed;	 /* as preempted, in its VM */
@@ -79,9 +79,11 @@ struct {
  */
 struct cpu_ctx {
 	struct bpf_timer timer;
-	/* Virtual time of those who want this CPU, while @wanted: somebody waits for it. */
+	/* While @wanted, somebody waits for this CPU: virtual time of those who do. */
 	u64 vtime_here;
-	u64 curr_vtime; /* of the running task, when it last was charged */
+	u64 behind;	  /* how far that was behind the host's when this CPU last looked */
+	u64 wanted_since; /* or since when it began anew */
+	u64 curr_vtime;	  /* of the running task, when it last was charged */
 	u64 curr_charged_at;
 	u64 look_ns;	 /* the step after which the running vCPU is looked at next */
 	u64 held_since;	 /* since when each look has found it a holder; 0: the last one did not */

@@ -211,7 +211,7 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 			   &params);
 	first = key != tctx->vtime;
 	if (first && tctx->group)
-		key = first_in_groups(p, tctx, key);
+		key = first_in_groups(tctx, key);
 	if (first && !cut_short)
 		count_resumed_first(p);
 
@@ -254,7 +254,7 @@ static void next_turn(struct task_struct *p, struct task_ctx *tctx, struct cpu_c
 	reweigh(p, tctx);
 	cctx->curr_weight = tctx->weight;
 	if (alone)
-		forgive(p, tctx);
+		forgive(tctx);
 	else
 		place_among_others(tctx, scx_bpf_task_cpu(p), false);
 	cctx->curr_vtime = tctx->vtime;
@@ -307,7 +307,7 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 		charge(prev, tctx, cctx, now);
 
 	others = next_queue(cpu, cctx, llc, tctx, &queue, &key);
-	set_wanted(cctx, others);
+	set_wanted(cctx, others, now);
 	if (others)
 		time_passes(cctx, tctx && hf_vtime_before(tctx->vtime, key) ? tctx->vtime : key);
 	if (others && next_is_late(cpu, cctx, llc, now))
@@ -324,6 +324,8 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (cctx->has_pinned && scx_bpf_dsq_move_to_local(HF_CPU_QUEUE + cpu, 0))
 		return;
+	/* Whoever waited is gone. Nobody asks again before this CPU idles. */
+	set_wanted(cctx, false, now);
 	if (nr_llcs > 1 && help_others(llc))
 		return;
 	if (tctx)
@@ -413,9 +415,9 @@ void BPF_STRUCT_OPS(holdfast_tick, struct task_struct *p)
 	charge(p, tctx, cctx, scx_bpf_now());
 	/* With nobody waiting the turn just goes on, and the guest is not left for a decision. */
 	if (!scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) && !others_wait(cpu, cctx) &&
-	    !far_behind(cpu, llc_of(cpu), tctx->vtime, tctx->weight, &queue, &key)) {
-		set_wanted(cctx, false);
-		forgive(p, tctx);
+	    !far_behind(cpu, tctx->vtime, tctx->weight, &queue, &key)) {
+		set_wanted(cctx, false, 0);
+		forgive(tctx);
 		cctx->curr_vtime = tctx->vtime;
 		cctx->leaves = should_leave_core(p, cpu, cctx);
 		scx_bpf_task_set_slice(p, cctx->leaves ? 0 : params.slice_ns);
@@ -451,7 +453,7 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	if (!runnable) {
 		hf_see(&tctx->grace, HF_FREE, 0);
 		if (is_pcpu_kthread(p) || !others_wait(cpu, cctx))
-			forgive(p, tctx);
+			forgive(tctx);
 	}
 	/* Its memory can be read only while it is current, which a remote dequeue is not. */
 	if (!runnable || bpf_get_current_task_btf() != p)
@@ -486,8 +488,8 @@ void BPF_STRUCT_OPS(holdfast_enable, struct task_struct *p)
 		 * Behind who is there: else those that fork and end would never let anybody else
 		 * run. By a turn of its own, not of a small part of a large group.
 		 */
-		tctx->moved = false;
-		tctx->vtime = time_of(p) +
+		tctx->cpu = scx_bpf_task_cpu(p);
+		tctx->vtime = time_at(tctx->cpu, HF_WEIGHT_NICE0) +
 			      hf_scale_by_weight(params.slice_ns, p->scx.weight * HF_WEIGHT_SCALE);
 		tctx->weight = weight_of(p, tctx);
 		tctx->waits_since = 0;
@@ -503,15 +505,6 @@ s32 BPF_STRUCT_OPS(holdfast_init_task, struct task_struct *p, struct scx_init_ta
 		return -ENOMEM;
 	tctx->group = group_of(args->cgroup);
 	return 0;
-}
-
-/* By its affinity it may come where virtual time is another. */
-void BPF_STRUCT_OPS(holdfast_set_cpumask, struct task_struct *p, const struct cpumask *cpumask)
-{
-	struct task_ctx *tctx = task_ctx_of(p);
-
-	if (tctx)
-		leave_time(p, tctx);
 }
 
 /* A preempted vCPU that is killed, or leaves for another scheduling class, is not waited for. */
@@ -570,10 +563,9 @@ SCX_OPS_DEFINE(holdfast_ops, .select_cpu = (void *)holdfast_select_cpu,
 	       .dispatch = (void *)holdfast_dispatch, .cpu_release = (void *)holdfast_cpu_release,
 	       .yield = (void *)holdfast_yield, .running = (void *)holdfast_running,
 	       .tick = (void *)holdfast_tick, .stopping = (void *)holdfast_stopping,
-	       .set_cpumask = (void *)holdfast_set_cpumask, .enable = (void *)holdfast_enable,
-	       .disable = (void *)holdfast_disable, .init_task = (void *)holdfast_init_task,
-	       .runnable = (void *)holdfast_runnable, .quiescent = (void *)holdfast_quiescent,
-	       .cgroup_init = (void *)holdfast_cgroup_init,
+	       .enable = (void *)holdfast_enable, .disable = (void *)holdfast_disable,
+	       .init_task = (void *)holdfast_init_task, .runnable = (void *)holdfast_runnable,
+	       .quiescent = (void *)holdfast_quiescent, .cgroup_init = (void *)holdfast_cgroup_init,
 	       .cgroup_exit = (void *)holdfast_cgroup_exit,
 	       .cgroup_move = (void *)holdfast_cgroup_move,
 	       .cgroup_set_weight = (void *)holdfast_cgroup_set_weight,

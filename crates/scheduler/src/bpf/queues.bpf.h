@@ -96,23 +96,41 @@ __noinline bool first_for(u64 queue, s32 cpu, u64 *key __arg_nonnull)
 	return found;
 }
 
-/*
- * Has another LLC fallen far behind somebody here, who is at @vtime and weighs @weight? Not so far that a light one would never
- * find it so: others are held to what one of nice 0 may be owed. One is looked at, a different one each time. Its queue, and who is first in it.
- */
-static bool far_behind(s32 cpu, u32 llc, u64 vtime, u32 weight, u64 *queue, u64 *key)
+/* What whoever is first in a queue weighs. */
+static u32 weight_of_first(u64 queue)
 {
-	u64 lag, other_key;
-	u32 other;
+	struct task_struct *head;
+	struct task_ctx *tctx = NULL;
+	u32 weight;
 
-	lag = hf_scale_by_weight(params.slice_ns * LLC_LAG_SLICES,
-				 weight < HF_WEIGHT_NICE0 ? HF_WEIGHT_NICE0 : weight);
+	bpf_rcu_read_lock();
+	head = __COMPAT_scx_bpf_dsq_peek(queue);
+	if (head)
+		tctx = task_ctx_of(head);
+	weight = tctx ? tctx->weight : HF_WEIGHT_NICE0;
+	bpf_rcu_read_unlock();
+	return weight;
+}
+
+/*
+ * Has another LLC fallen far behind somebody here, who is at @vtime and weighs @weight? By turns of the heavier of the
+ * two: those of a light one may be more than the others there can be behind. One is looked at, a different one each
+ * time. Its queue, and who is first in it.
+ */
+static bool far_behind(s32 cpu, u64 vtime, u32 weight, u64 *queue, u64 *key)
+{
+	u32 other, first_weight;
+	u64 lag, other_key;
 
 	if (nr_llcs <= 1)
 		return false;
 	other = bpf_get_prandom_u32() % nr_llcs;
-	if (other == llc || !first_for(other, cpu, &other_key) ||
-	    !hf_vtime_before(other_key + lag, vtime))
+	if (other == llc_of(cpu) || !first_for(other, cpu, &other_key))
+		return false;
+	first_weight = weight_of_first(other);
+	lag = hf_scale_by_weight(params.slice_ns * LLC_LAG_SLICES,
+				 weight < first_weight ? first_weight : weight);
+	if (!hf_vtime_before(other_key + lag, vtime))
 		return false;
 	*queue = other;
 	*key = other_key;
@@ -146,8 +164,7 @@ static bool next_queue(s32 cpu, struct cpu_ctx *cctx, u32 llc, const struct task
 		vtime = *key;
 	else
 		return false;
-	return far_behind(cpu, llc, vtime, prev ? prev->weight : HF_WEIGHT_NICE0, queue, key) ||
-	       found;
+	return far_behind(cpu, vtime, prev ? prev->weight : HF_WEIGHT_NICE0, queue, key) || found;
 }
 
 /* How often a CPU looks for those who wait for ever, and at how many in each queue. */

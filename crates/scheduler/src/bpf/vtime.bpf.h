@@ -11,56 +11,51 @@ static void time_passes(struct cpu_ctx *cctx, u64 least)
 {
 	u64 now = READ_ONCE(vtime_now), advanced = hf_advance(now, least);
 
-	if (cctx->wanted)
+	if (cctx->wanted) {
 		WRITE_ONCE(cctx->vtime_here, hf_advance(cctx->vtime_here, least));
+		WRITE_ONCE(cctx->behind, hf_vtime_before(cctx->vtime_here, advanced)
+						 ? advanced - cctx->vtime_here
+						 : 0);
+	}
 	if (advanced != now)
 		__sync_val_compare_and_swap(&vtime_now, now, advanced);
 }
 
-/* From now on somebody waits for this CPU, or nobody does. Until somebody did its time was the host's. */
-static void set_wanted(struct cpu_ctx *cctx, bool wanted)
+/* At @now somebody waits for this CPU, or nobody does. Until somebody did its time was the host's. */
+static void set_wanted(struct cpu_ctx *cctx, bool wanted, u64 now)
 {
-	if (wanted && !cctx->wanted)
+	if (!wanted || !cctx->wanted || time_delta(now, cctx->wanted_since) > HF_OWN_TIME_NS) {
+		cctx->wanted_since = now;
+		WRITE_ONCE(cctx->behind, 0);
 		WRITE_ONCE(cctx->vtime_here, READ_ONCE(vtime_now));
-	/* After the time, which others read once this is set: on x86 stores stay in order. */
-	if (wanted != cctx->wanted)
-		WRITE_ONCE(cctx->wanted, wanted);
+	}
+	cctx->wanted = wanted;
 }
 
-/* Virtual time at @cpu. */
-static u64 time_at(s32 cpu)
+/* Virtual time at @cpu for a task of @weight. */
+static u64 time_at(s32 cpu, u32 weight)
 {
 	const struct cpu_ctx *cctx = cpu_ctx_of(cpu);
-	u64 now = READ_ONCE(vtime_now);
+	u64 now = READ_ONCE(vtime_now), behind;
 
-	return cctx && READ_ONCE(cctx->wanted)
-		       ? hf_time_at(now, READ_ONCE(cctx->vtime_here), &params)
-		       : now;
+	if (!cctx)
+		return now;
+	/* In this order: it is written after the time, and reset before, and on x86 both stay in order. */
+	behind = READ_ONCE(cctx->behind);
+	return hf_time_at(now, READ_ONCE(cctx->vtime_here), behind, weight, &params);
 }
 
-static u64 time_of(const struct task_struct *p)
+static u64 time_of(const struct task_ctx *tctx)
 {
-	return time_at(scx_bpf_task_cpu(p));
+	return time_at(tctx->cpu, tctx->weight);
 }
 
-/* How far virtual time at @cpu is from that where @p was queued, if they have not the same. */
-static u64 time_from(const struct task_struct *p, s32 cpu)
+/* What the virtual time of a task would be at @cpu. */
+static u64 vtime_at(const struct task_ctx *tctx, s32 cpu)
 {
-	u64 there = time_of(p), here = time_at(cpu), owed;
-
-	owed = hf_credit(HF_WEIGHT_NICE0, false, &params);
-	return hf_vtime_before(here + owed, there) || hf_vtime_before(there + owed, here)
-		       ? here - there
-		       : 0;
-}
-
-/* @p may run on other CPUs than until now, where it is as far behind or ahead as it was. */
-static void leave_time(const struct task_struct *p, struct task_ctx *tctx)
-{
-	if (tctx->moved)
-		return;
-	tctx->vtime -= time_of(p);
-	tctx->moved = true;
+	return tctx->cpu == cpu ? tctx->vtime
+				: hf_move(tctx->vtime, time_of(tctx), time_at(cpu, tctx->weight),
+					  tctx->weight, &params);
 }
 
 /* Its own weight may have been changed, and others of its group may have come or gone. */
@@ -70,25 +65,22 @@ static void reweigh(struct task_struct *p, struct task_ctx *tctx)
 
 	if (weight == tctx->weight)
 		return;
-	tctx->vtime = hf_reweigh(tctx->vtime, tctx->moved ? 0 : time_of(p), tctx->weight, weight);
+	tctx->vtime = hf_reweigh(tctx->vtime, time_of(tctx), tctx->weight, weight);
 	tctx->weight = weight;
 }
 
 /* Gives a task that becomes runnable on @cpu, or runs there, its place; @slept: it did not want to run. */
 static void place(struct task_ctx *tctx, s32 cpu, bool slept)
 {
-	u64 now = time_at(cpu);
-
-	if (tctx->moved)
-		tctx->vtime += now;
-	tctx->moved = false;
-	tctx->vtime = hf_place(tctx->vtime, now, tctx->weight, slept, &params);
+	tctx->vtime = vtime_at(tctx, cpu);
+	tctx->cpu = cpu;
+	tctx->vtime = hf_place(tctx->vtime, time_of(tctx), tctx->weight, slept, &params);
 }
 
 /* No further back behind its groups than a member may be. These have members on many CPUs, and go by the host's time. */
-static u64 behind_groups(const struct task_ctx *tctx, u64 vtime, s32 cpu, bool slept)
+static u64 behind_groups(const struct task_ctx *tctx, u64 vtime, bool slept)
 {
-	u64 behind = READ_ONCE(vtime_now) - time_at(cpu);
+	u64 behind = READ_ONCE(vtime_now) - time_of(tctx);
 
 	return place_in_groups(vtime + behind, tctx->group, tctx->own_weight, tctx->weight, slept) -
 	       behind;
@@ -99,16 +91,16 @@ static void place_among_others(struct task_ctx *tctx, s32 cpu, bool slept)
 {
 	place(tctx, cpu, slept);
 	if (tctx->group)
-		tctx->vtime = behind_groups(tctx, tctx->vtime, cpu, slept);
+		tctx->vtime = behind_groups(tctx, tctx->vtime, slept);
 }
 
 /*
  * Where a member that goes first at @key is queued. A part of a group is light, and the boost is in CPU time of its own:
  * members that all go first would each have the CPU so much before everybody else.
  */
-static u64 first_in_groups(const struct task_struct *p, const struct task_ctx *tctx, u64 key)
+static u64 first_in_groups(const struct task_ctx *tctx, u64 key)
 {
-	u64 bound = behind_groups(tctx, key, scx_bpf_task_cpu(p), true);
+	u64 bound = behind_groups(tctx, key, true);
 
 	return hf_vtime_before(tctx->vtime, bound) ? tctx->vtime : bound;
 }
@@ -141,7 +133,7 @@ static void charge(const struct task_struct *p, struct task_ctx *tctx, struct cp
 	if (tctx->ungrouped_ns < params.slice_ns / GROUP_CHARGES_PER_SLICE)
 		return;
 	/* As with the member itself: what nobody else could have had is not held against it elsewhere. */
-	if (tctx->group && tctx->own_weight && others_wait(scx_bpf_task_cpu(p), cctx))
+	if (tctx->group && tctx->own_weight && cctx->wanted && others_wait(tctx->cpu, cctx))
 		charge_groups(tctx->group, tctx->own_weight, tctx->weight, tctx->ungrouped_ns);
 	tctx->ungrouped_ns = 0;
 }
@@ -150,11 +142,11 @@ static void charge(const struct task_struct *p, struct task_ctx *tctx, struct cp
 #define LLC_LAG_SLICES 4
 
 /* Nobody else could have the CPU of the running task. Other LLCs have to see how far ahead it is. */
-static void forgive(const struct task_struct *p, struct task_ctx *tctx)
+static void forgive(struct task_ctx *tctx)
 {
 	u32 slices = nr_llcs > 1 ? LLC_LAG_SLICES + 2 : 1;
 
-	tctx->vtime = hf_forgive(tctx->vtime, time_of(p), tctx->weight, slices, &params);
+	tctx->vtime = hf_forgive(tctx->vtime, time_of(tctx), tctx->weight, slices, &params);
 }
 
 #endif /* __SCX_HOLDFAST_VTIME_BPF_H */

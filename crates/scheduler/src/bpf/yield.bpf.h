@@ -116,13 +116,14 @@ static bool give_cpu(struct task_ctx *from, u32 tid, s32 cpu, bool others, u64 f
 		return false;
 	to = task_ctx_of(p);
 	if (to && to->queued) {
-		to_vtime = to->vtime + time_from(p, cpu);
+		to_vtime = vtime_at(to, cpu);
 		done = (!others || hf_may_give(from->vtime, from->weight, to_vtime, to->weight,
 					       first_key, &params)) &&
 		       pull(tid, to->queue, cpu);
 		if (done) {
 			hf_swap_places(&from->vtime, from->weight, &to_vtime, to->weight);
 			to->vtime = to_vtime;
+			to->cpu = cpu;
 		}
 	}
 	bpf_task_release(p);
