@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A small model of a host: CPUs with one queue, not all of which everybody may run on, tasks that run, sleep and wake, and VMs whose
-//! vCPUs claim what they like. It decides nothing: `policy.h` does, as in the scheduler.
+//! A small model of a host: CPUs with one queue, not all of which everybody may run on, tasks that run,
+//! sleep and wake, and VMs whose vCPUs claim what they like. It decides nothing: `policy.h` does, as in the scheduler.
 
 use holdfast_policy::{
     Decision, Grace, OWN_TIME_NS, Params, Siblings, Target, VcpuClass, Verdict, advance, charge,
@@ -326,7 +326,6 @@ impl Host<'_> {
         let is_over = |(_, since_ns): &(u64, u64)| self.now_ns - since_ns > OWN_TIME_NS;
         let here = self.cpus[cpu].here.filter(|here| !is_over(here)).unwrap_or(begins);
         self.cpus[cpu].here = first.map(|_| here);
-        self.cpus[cpu].behind = first.map_or(0, |_| self.vtime_now.wrapping_sub(here.0));
         if let Some((_, key)) = first {
             let vtime = prev.map(|i| self.tasks[i].vtime).filter(|vtime| vtime_before(*vtime, key));
             self.time_passes(cpu, vtime.unwrap_or(key));

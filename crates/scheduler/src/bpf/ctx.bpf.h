@@ -52,9 +52,9 @@ struct task_ctx {
 	u64 waits_since; /* since when it has been ready and not run, as the kernel's watchdog counts; 0: it runs or sleeps */
 	u64 queue;	 /* the queue it is in, if @queued */
 	u64 group;	 /* cgroup that it counts in while runnable; 0: none */
-	s32 cpu;
-	u32 weight;	/* among all tasks of the host, in 1/HF_WEIGHT_SCALE */
-	u32 own_weight; /* what it counts in @group */
+	s32 cpu;	 /* where it was placed last */
+	u32 weight;	 /* among all tasks of the host, in 1/HF_WEIGHT_SCALE */
+	u32 own_weight;	 /* what it counts in @group */
 	/* What it was taken for when it was preempted, or when a sibling woke it. */
 	enum hf_class class;
 	bool by_sibling; /* another vCPU of its VM has woken it */

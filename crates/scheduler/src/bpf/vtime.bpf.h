@@ -69,14 +69,6 @@ static void reweigh(struct task_struct *p, struct task_ctx *tctx)
 	tctx->weight = weight;
 }
 
-/* Gives a task that becomes runnable on @cpu, or runs there, its place; @slept: it did not want to run. */
-static void place(struct task_ctx *tctx, s32 cpu, bool slept)
-{
-	tctx->vtime = vtime_at(tctx, cpu);
-	tctx->cpu = cpu;
-	tctx->vtime = hf_place(tctx->vtime, time_of(tctx), tctx->weight, slept, &params);
-}
-
 /* No further back behind its groups than a member may be. These have members on many CPUs, and go by the host's time. */
 static u64 behind_groups(const struct task_ctx *tctx, u64 vtime, bool slept)
 {
@@ -84,6 +76,14 @@ static u64 behind_groups(const struct task_ctx *tctx, u64 vtime, bool slept)
 
 	return place_in_groups(vtime + behind, tctx->group, tctx->own_weight, tctx->weight, slept) -
 	       behind;
+}
+
+/* Gives a task that becomes runnable on @cpu, or runs there, its place; @slept: it did not want to run. */
+static void place(struct task_ctx *tctx, s32 cpu, bool slept)
+{
+	tctx->vtime = vtime_at(tctx, cpu);
+	tctx->cpu = cpu;
+	tctx->vtime = hf_place(tctx->vtime, time_of(tctx), tctx->weight, slept, &params);
 }
 
 /* The same where others may wait for that CPU. Where nobody does, groups need not be asked. */
