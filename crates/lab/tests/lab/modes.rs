@@ -36,19 +36,19 @@ fn modes() {
     machine.stop_guest("alone").unwrap();
 
     // As libvirt has it: a group for the guest, with one for each vCPU in it, and a group for each of the others.
-    let group = |name: &str, group: &str, weight: u32| {
-        let vcpus = (0..4).map(|vcpu| (format!("CPU {vcpu}/"), format!("vcpu{vcpu}")));
-        let threads = vcpus.filter(|_| weight == 400).collect();
-        let (name, group) = (name.into(), group.into());
-        machine.request(Request::Group(Group { name, group, weight, threads })).unwrap();
+    let group = |name: &str, group: &str, nr_vcpus: u32| {
+        let vcpus = (0..nr_vcpus).map(|vcpu| (format!("CPU {vcpu}/"), format!("vcpu{vcpu}")));
+        let (name, group, weight) = (name.into(), group.into(), 100 * nr_vcpus.max(1));
+        let group = Group { name, group, weight, threads: vcpus.collect() };
+        machine.request(Request::Group(group)).unwrap();
     };
 
     start_observer(&machine);
     let mut spins = contend(&machine, "vm0", 4, &["2"]);
-    group("guest-vm0", "vm0/libvirt", 400);
+    group("guest-vm0", "vm0/libvirt", 4);
     for name in HOGS {
         machine.request(Request::spawn(name, [machine.workload_path("hog")])).unwrap();
-        group(name, name, 100);
+        group(name, name, 0);
     }
     eprintln!("in company");
     spins.ready();
