@@ -22,8 +22,8 @@
  * Not faithful to: a kernel that does anything else, and to attacks on the reader
  * itself (crates/guest/tests/hostile.rs).
  *
- * An operation is 2^20 rounds of the loop: what it counts is the CPU time it got. With
- * --rest each vCPU sleeps after it: many of them are a VM that is nearly idle. With
+ * An operation is --rounds rounds of the loop: what it counts is the CPU time it got.
+ * With --rest each vCPU sleeps after it: many of them are a VM that is nearly idle. With
  * --replace the VM is ended after so many and another one made, by the same thread.
  */
 #include <errno.h>
@@ -42,12 +42,14 @@
 #define KVM_MSR_ENABLED	   1
 
 #define PAGE		   4096ull
-#define ROUNDS		   (1u << 20)
+#define MAX_ROUNDS	   (1u << 20)
 #define CODE_GPA	   0x1000ull
 #define BTF_GPA		   0x100000ull
 #define DIRECT_MAP	   0xffff888000000000ull /* where Linux has it without KASLR */
 
 static const char *claim = "holder";
+static const char *rounds = "1048576";
+static unsigned int nr_rounds;
 static const char *hold = "65536";
 static const char *rest = "0";
 static unsigned int rest_ms;
@@ -211,7 +213,7 @@ static void start_vcpu(unsigned int cpu)
 	};
 	struct kvm_segment data = code;
 	uint64_t gpa = areas_gpa + cpu * area.len;
-	uint64_t rounds = claims("flipping") ? number("hold", hold, 16, ROUNDS) : ROUNDS;
+	uint64_t held = claims("flipping") ? number("hold", hold, 16, nr_rounds) : nr_rounds;
 	struct {
 		struct kvm_msrs head;
 		struct kvm_msr_entry entry;
@@ -222,9 +224,9 @@ static void start_vcpu(unsigned int cpu)
 				 .rflags = 2,
 				 .rbp = claimed(),
 				 .rbx = gpa + area.preempt_count,
-				 .rsi = rounds,
+				 .rsi = held,
 				 .rdi = claims("flipping") ? 16 : 0,
-				 .rax = ROUNDS / rounds };
+				 .rax = nr_rounds / held };
 	struct vcpu *v = &vcpus[cpu];
 	struct kvm_sregs sregs;
 
@@ -278,7 +280,9 @@ static void prepare(void)
 	    !claims("called") && !claims("flipping"))
 		usage_error("--claim is holder, irq, head, waiter, called or flipping, not '%s'",
 			    claim);
-	number("hold", hold, 16, ROUNDS);
+	nr_rounds = number("rounds", rounds, 16, MAX_ROUNDS);
+	if (claims("flipping"))
+		number("hold", hold, 16, nr_rounds);
 	rest_ms = number("rest", rest, 0, 60000);
 	replace_after = number("replace", replace, 0, 1u << 30);
 	if (replace_after && workload_args.threads != 1)
@@ -337,6 +341,7 @@ int main(int argc, char **argv)
 {
 	static const struct workload_option options[] = {
 		{ "claim", "WHAT", "holder, irq, head, waiter, called or flipping", &claim },
+		{ "rounds", "N", "of the loop in one operation", &rounds },
 		{ "hold", "ROUNDS", "of the loop between two moments without a claim", &hold },
 		{ "rest", "MS", "that a vCPU sleeps after each operation", &rest },
 		{ "replace", "OPS", "after which the VM is replaced by another one", &replace },
@@ -345,7 +350,7 @@ int main(int argc, char **argv)
 	};
 	static const struct workload workload = {
 		.about = "A VM (on the host) whose --threads vCPUs always claim to hold a lock.",
-		.op = "2^20 rounds of the vCPU's loop",
+		.op = "--rounds rounds of the vCPU's loop",
 		.options = options,
 		.threads = 1,
 		.prepare = prepare,

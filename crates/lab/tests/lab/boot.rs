@@ -78,7 +78,7 @@ fn every_workload_has_what_it_needs_in_a_guest() {
 }
 
 fn every_workload() {
-    const LIMIT: Duration = Duration::from_secs(120);
+    const LIMIT: Duration = Duration::from_secs(600);
     let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
     machine.start_guest(&GuestSpec { vcpus: 2, ..GuestSpec::new("vm0") }).unwrap();
     let ask = |request| machine.request_guest("vm0", request);

@@ -37,7 +37,9 @@ fn many_vcpus() {
     let threads = VCPUS_EACH.to_string();
     for vm in 0..VMS {
         let counters = format!("/tmp/counters{vm}");
-        let argv = [&hostile, "--threads", &threads, "--rest", "5000", "--counters", &counters];
+        let idle = ["--rounds", "4096", "--rest", "5000"];
+        let argv =
+            [&[&hostile, "--threads", &threads, "--counters", &counters], &idle[..]].concat();
         machine.request(Request::spawn(format!("vm{vm}"), argv)).unwrap();
     }
     let readable = |report: &Value| {
@@ -127,18 +129,29 @@ fn replaced_vms_are_one(machine: &Machine, reports: &mut Lines<'_>) {
 fn losses_are_told(machine: &Machine) {
     let argv = [machine.workload_path("hostile"), "--threads".into(), "2".into()];
     machine.request(Request::spawn("busy", argv)).unwrap();
+    let mut ended = interrupted_recording(machine, 15);
+    // How long the ring lasts is a matter of how fast this machine is.
+    for seconds in [30, 60, 120] {
+        if ended.stdout_tail.contains("events are missing") {
+            break;
+        }
+        ended = interrupted_recording(machine, seconds);
+    }
+    let lost = replay(machine, "/tmp/lost.parquet", &[])["lost_events"].as_u64().unwrap();
+    let told = ended.stdout_tail.contains(&format!("{lost} events are missing"));
+    assert!(lost > 0 && told, "{lost}: {ended:?}");
+}
+
+/// A recorder that is stopped for so long.
+fn interrupted_recording(machine: &Machine, seconds: u64) -> Ended {
     let program = machine.dist_path("holdfast");
     let record = [&program, "record", "-o", "/tmp/lost.parquet", "--frequency", "10000"];
     let mut recorder = Lines::of(machine, "recorder", &record);
     recorder.next().unwrap();
     kill(machine, "recorder", libc::SIGSTOP);
-    // Twice as long as the ring lasts on an emulated host.
-    std::thread::sleep(Duration::from_secs(30));
+    std::thread::sleep(Duration::from_secs(seconds));
     kill(machine, "recorder", libc::SIGCONT);
-    let ended = end(machine, "recorder");
-    assert!(ended.stdout_tail.contains("events are missing"), "{ended:?}");
-    let lost = replay(machine, "/tmp/lost.parquet", &[])["lost_events"].as_u64().unwrap();
-    assert!(ended.stdout_tail.contains(&format!("{lost} events are missing")), "{lost}: {ended:?}");
+    end(machine, "recorder")
 }
 
 fn kill(machine: &Machine, child: &str, signal: i32) {
