@@ -151,10 +151,11 @@ fn placed(machine: &Machine, hogs: &[&str], cpus: Option<&[u32]>) -> Vec<Vec<u32
             tasks.map(|task| format!("/proc/{}/task/{}/stat", task.pid, task.tid)).collect();
         (loops.len() == hogs.len()).then(|| loops.join(" "))
     });
-    // proc_pid_stat(5): field 39. Looked at from the inside: the agent is a real-time task, takes a CPU from a loop
-    // whenever it is asked something, and drives it to another one.
+    // proc_pid_stat(5): field 39. Looked at from the inside, and told at the end: the agent is a real-time task, takes a
+    // CPU from a loop whenever it is asked or told something, and drives it to another one.
     let look = format!(
-        "sleep {SETTLE_S}; for look in $(seq {LOOKS}); do sleep {LOOK_S}; awk '{{printf \"%d \", $39}}' {loops}; echo; done"
+        "sleep {SETTLE_S}; for look in $(seq {LOOKS}); do sleep {LOOK_S}; awk '{{printf \"%d \", $39}}' {loops}; echo; done \
+         > /tmp/looks; cat /tmp/looks"
     );
     machine.request(Request::spawn("looks", ["/bin/sh", "-ec", &look])).unwrap();
     let ended = wait(machine, "looks", Duration::from_secs(240));
