@@ -51,65 +51,61 @@ __noinline bool pull(u32 tid, u64 queue, s32 cpu)
 	return done;
 }
 
-/* Who is first in a queue, by the key it was queued with; @here: it may run on @cpu. */
-static bool first_in(u64 queue, s32 cpu, u64 *key, bool *here)
+static void take_first(struct task_struct *p, u64 *key, u32 *weight)
 {
-	struct task_struct *head;
-	bool found = false;
+	const struct task_ctx *tctx = weight ? task_ctx_of(p) : NULL;
 
-	bpf_rcu_read_lock();
-	head = __COMPAT_scx_bpf_dsq_peek(queue);
-	if (head) {
-		*key = head->scx.dsq_vtime;
-		*here = may_run_on(head, cpu);
-		found = true;
-	}
-	bpf_rcu_read_unlock();
-	return found;
+	*key = p->scx.dsq_vtime;
+	if (weight)
+		*weight = tctx ? tctx->weight : HF_WEIGHT_NICE0;
 }
 
-/*
- * The same of those that may run on @cpu: one that may not must not end the turns there. If there
- * is none among many, the key of the last of them, before which none comes.
- */
-__noinline bool first_for(u64 queue, s32 cpu, u64 *key __arg_nonnull)
-{
-	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
-	struct task_struct *q;
-	bool here, found = false;
-
-	if (!cctx || !first_in(queue, cpu, key, &here))
-		return false;
-	if (here)
-		return true;
-
-	cctx->nr_seen = 0;
-	bpf_rcu_read_lock();
-	bpf_for_each (scx_dsq, q, queue, 0) {
-		*key = q->scx.dsq_vtime;
-		/* Counted in memory: the verifier would go through each value of a variable. */
-		found = may_run_on(q, cpu) || ++cctx->nr_seen >= FIRST_SCAN_TASKS;
-		if (found)
-			break;
-	}
-	bpf_rcu_read_unlock();
-	return found;
-}
-
-/* What whoever is first in a queue weighs. */
-static u32 weight_of_first(u64 queue)
+/* Who is first in a queue, by the key it was queued with. */
+static bool first_in(u64 queue, u64 *key)
 {
 	struct task_struct *head;
-	struct task_ctx *tctx = NULL;
-	u32 weight;
 
 	bpf_rcu_read_lock();
 	head = __COMPAT_scx_bpf_dsq_peek(queue);
 	if (head)
-		tctx = task_ctx_of(head);
-	weight = tctx ? tctx->weight : HF_WEIGHT_NICE0;
+		*key = head->scx.dsq_vtime;
 	bpf_rcu_read_unlock();
-	return weight;
+	return head;
+}
+
+/*
+ * The same of those that may run on @cpu: one that may not must not end the turns there. If there
+ * is none among many, the key of the last of them, before which none comes. @weight may be NULL.
+ */
+__noinline bool first_for(u64 queue, s32 cpu, u64 *key __arg_nonnull, u32 *weight)
+{
+	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
+	struct task_struct *head, *q;
+	bool found = false;
+
+	if (!cctx)
+		return false;
+	bpf_rcu_read_lock();
+	head = __COMPAT_scx_bpf_dsq_peek(queue);
+	if (!head)
+		goto out;
+	found = may_run_on(head, cpu);
+	if (found) {
+		take_first(head, key, weight);
+		goto out;
+	}
+	cctx->nr_seen = 0;
+	bpf_for_each (scx_dsq, q, queue, 0) {
+		/* Counted in memory: the verifier would go through each value of a variable. */
+		found = may_run_on(q, cpu) || ++cctx->nr_seen >= FIRST_SCAN_TASKS;
+		if (found) {
+			take_first(q, key, weight);
+			break;
+		}
+	}
+out:
+	bpf_rcu_read_unlock();
+	return found;
 }
 
 /*
@@ -119,17 +115,16 @@ static u32 weight_of_first(u64 queue)
  */
 static bool far_behind(s32 cpu, u64 vtime, u32 weight, u64 *queue, u64 *key)
 {
-	u32 other, first_weight;
+	u32 other, other_weight;
 	u64 lag, other_key;
 
 	if (nr_llcs <= 1)
 		return false;
 	other = bpf_get_prandom_u32() % nr_llcs;
-	if (other == llc_of(cpu) || !first_for(other, cpu, &other_key))
+	if (other == llc_of(cpu) || !first_for(other, cpu, &other_key, &other_weight))
 		return false;
-	first_weight = weight_of_first(other);
 	lag = hf_scale_by_weight(params.slice_ns * LLC_LAG_SLICES,
-				 weight < first_weight ? first_weight : weight);
+				 weight < other_weight ? other_weight : weight);
 	if (!hf_vtime_before(other_key + lag, vtime))
 		return false;
 	*queue = other;
@@ -145,12 +140,12 @@ static bool far_behind(s32 cpu, u64 vtime, u32 weight, u64 *queue, u64 *key)
 static bool next_queue(s32 cpu, struct cpu_ctx *cctx, u32 llc, const struct task_ctx *prev,
 		       u64 *queue, u64 *key)
 {
-	bool found = first_for(llc, cpu, key), here;
+	bool found = first_for(llc, cpu, key, NULL);
 	u64 other_key, vtime;
 
 	*queue = llc;
 	if (cctx->has_pinned) {
-		if (!first_in(HF_CPU_QUEUE + cpu, cpu, &other_key, &here)) {
+		if (!first_in(HF_CPU_QUEUE + cpu, &other_key)) {
 			cctx->has_pinned = false;
 		} else if (!found || hf_vtime_before(other_key, *key)) {
 			*queue = HF_CPU_QUEUE + cpu;
