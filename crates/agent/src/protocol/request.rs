@@ -204,6 +204,8 @@ impl Request {
             // Asked again and again of a guest that boots; an answer that a reset has swallowed must
             // not hold that up.
             Request::Hello => 10_000,
+            // KVM takes an emulated host ten seconds, and many times as long beside others.
+            Request::LoadModule { .. } => 180_000,
             Request::Relay { request, .. } => request.answer_ms(),
             Request::Batch { requests } => {
                 requests.iter().map(Request::answer_ms).max().unwrap_or(DEFAULT_TIMEOUT_MS)
