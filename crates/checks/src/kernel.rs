@@ -42,8 +42,8 @@ pub(crate) fn sched_ext(host: &Host) -> Check {
     } else {
         Check::fail(
             NAME,
-            format!("Linux {release} has no sched_ext"),
-            "boot a kernel of 6.12 or later with CONFIG_SCHED_CLASS_EXT=y",
+            format!("Linux {release} was built without sched_ext"),
+            "boot a kernel of 6.12 or later that was built with CONFIG_SCHED_CLASS_EXT=y",
         )
     }
 }

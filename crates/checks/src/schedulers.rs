@@ -59,6 +59,17 @@ pub(crate) fn bandwidth(host: &Host) -> Check {
             }
         }
     }
+    if limited.is_empty() && !host.exists(root.join("cgroup.controllers")) {
+        return Check::skip(NAME, "not known: /sys/fs/cgroup is no cgroup v2 hierarchy");
+    }
+    if limited.is_empty() && seen > MOST {
+        return Check::ok(
+            NAME,
+            format!(
+                "none of {MOST} cgroups has a CPU bandwidth limit (cpu.max); others were not looked at"
+            ),
+        );
+    }
     if limited.is_empty() {
         return Check::ok(NAME, "no cgroup has a CPU bandwidth limit (cpu.max)");
     }

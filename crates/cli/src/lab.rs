@@ -138,9 +138,9 @@ pub(crate) struct ReportArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct FetchArgs {
-    /// Kernels of guests to fetch; the newest, which the host runs, is always among them.
-    #[arg(long, value_name = "LINE", value_delimiter = ',', default_value = "7")]
-    kernels: Vec<String>,
+    /// Kernels of guests to fetch, as `6.1,6.12,7`; the newest, which the host runs, is always among them.
+    #[arg(long, value_name = "LINE,...", value_delimiter = ',', default_value = "7")]
+    kernels: Vec<KernelLine>,
 }
 
 #[derive(Debug, Args)]
@@ -343,12 +343,7 @@ fn ensure_no_measurement(page: &Path, result: &Path) -> anyhow::Result<()> {
 
 fn fetch_packages(args: &FetchArgs) -> anyhow::Result<ExitCode> {
     interrupt::install();
-    let lines = args
-        .kernels
-        .iter()
-        .map(|line| line.parse::<KernelLine>())
-        .collect::<Result<Vec<_>, _>>()?;
-    fetch::everything(&lines, &Progress::stderr())?;
+    fetch::everything(&args.kernels, &Progress::stderr())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -106,7 +106,7 @@ fn outcome(result: Result<(), ObserverError>) -> anyhow::Result<ExitCode> {
     match result {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) if error.is_unsupported() => {
-            complain(error);
+            complain(format_args!("{:#}", anyhow::Error::from(error)));
             Ok(ExitCode::from(SKIPPED))
         }
         Err(error) => Err(error.into()),

@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use clap::{Parser, value_parser};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, value_parser};
 use crossbeam::channel::{Receiver, Sender, bounded, select};
 use holdfast_bpf::Discovery;
 use holdfast_checks::{Host, MAX_CPUS, MAX_LLCS, Purpose};
@@ -59,57 +60,57 @@ const _: () = assert!(MAX_LLCS == bpf_intf::HF_MAX_LLCS as usize);
 /// was loaded. `holdfast doctor` shows what is checked before.
 #[derive(Debug, Parser)]
 struct Opts {
-    /// Time a task may run while others wait, in us.
+    /// Time a task may run while others wait, in us: 100 to 100000.
     #[clap(short = 's', long, default_value_t = Params::DEFAULT.slice_ns / 1000)]
     #[clap(value_parser = value_parser!(u64).range(100..=100_000))]
     slice_us: u64,
 
-    /// Longest time a vCPU in a critical section is kept running past its turn, in us.
+    /// Longest time a vCPU in a critical section is kept running past its turn, in us: 5 to 10000.
     #[clap(long, default_value_t = Params::DEFAULT.grace_max_ns / 1000)]
     #[clap(value_parser = value_parser!(u64).range(5..=10_000))]
     grace_max_us: u64,
 
-    /// After how long such a vCPU is looked at first, in us; each further look is twice as late.
+    /// After how long such a vCPU is looked at first, in us, 5 to --grace-max-us; each further look is twice as late.
     #[clap(long, default_value_t = Params::DEFAULT.grace_step_ns / 1000)]
     #[clap(value_parser = value_parser!(u64).range(5..=10_000))]
     grace_step_us: u64,
 
-    /// Most grace a VM may use, in per mille of the CPU time it uses.
+    /// Most grace a VM may use, in per mille of the CPU time it uses: 0 to 1000.
     #[clap(long, default_value_t = Params::DEFAULT.grace_share_permille)]
     #[clap(value_parser = value_parser!(u32).range(0..=1000))]
     grace_share: u32,
 
-    /// Most grace a VM can save up, in us.
+    /// Most grace a VM can save up, in us: 0 to 1000000.
     #[clap(long, default_value_t = Params::DEFAULT.grace_bank_max_ns / 1000)]
     #[clap(value_parser = value_parser!(u64).range(0..=1_000_000))]
     grace_bank_us: u64,
 
-    /// How far ahead of its turn a preempted lock holder is queued, in per mille of a slice. The defaults are a turn and
-    /// the longest grace.
+    /// How far ahead of its turn a preempted lock holder is queued, in per mille of a slice: 0 to 10000. Best as long as
+    /// a turn and the longest grace together, as the defaults are: change it with them.
     #[clap(long, default_value_t = Params::DEFAULT.resume_boost_permille)]
     #[clap(value_parser = value_parser!(u32).range(0..=10_000))]
     resume_boost: u32,
 
     /// How soon a running vCPU is looked at while siblings of it are preempted in critical sections, in
-    /// us; a look that finds it busy makes the next one twice as late.
+    /// us, 20 to 100000; a look that finds it busy makes the next one twice as late.
     #[clap(long, default_value_t = Params::DEFAULT.look_ns / 1000)]
     #[clap(value_parser = value_parser!(u64).range(20..=100_000))]
     look_us: u64,
 
-    /// For how long a vCPU may spin, as pause-loop exits tell, before its CPU goes to whom KVM proposes although
-    /// nobody is known to be stuck, in us. A VM whose waiters for paravirtual locks exit is taken at its word at once.
+    /// How long a vCPU may spin, as pause-loop exits tell, before KVM's choice of sibling is followed where no preempted
+    /// lock holder is known, in us: 0 to 100000. Where waiters for paravirtual locks exit it is followed at once.
     #[clap(long, default_value_t = Params::DEFAULT.spin_ns / 1000)]
     #[clap(value_parser = value_parser!(u64).range(0..=100_000))]
     spin_us: u64,
 
-    /// By how much a waking task has to be behind a running one to take its CPU, in per mille of a slice. With 1000
-    /// or more even one that has slept for long may have to wait for the end of a turn.
+    /// By how much a waking task has to be behind a running one to take its CPU, in per mille of a slice, 0 to 10000.
+    /// With 1000 or more even one that has slept for long may have to wait for the end of a turn.
     #[clap(long, default_value_t = Params::DEFAULT.wakeup_margin_permille)]
     #[clap(value_parser = value_parser!(u32).range(0..=10_000))]
     wakeup_margin: u32,
 
-    /// The same, if it is more, of a vCPU that another of its VM wakes. With less, those that wait for each other in ways that
-    /// the host cannot see, such as for a mutex, take turns from each other and from the rest of the host.
+    /// The same, 0 to 10000, if it is more, of a vCPU that another of its VM wakes. With less, those that wait for each
+    /// other in ways that the host cannot see, such as for a mutex, take turns from each other and from the rest of the host.
     #[clap(long, default_value_t = Params::DEFAULT.sibling_margin_permille)]
     #[clap(value_parser = value_parser!(u32).range(0..=10_000))]
     sibling_margin: u32,
@@ -171,14 +172,19 @@ fn parse_interval(arg: &str) -> Result<Duration, String> {
 }
 
 impl Opts {
-    fn params(&self) -> Result<Params> {
-        ensure!(
-            self.grace_step_us <= self.grace_max_us,
-            "--grace-step-us ({}) has to be at most --grace-max-us ({})",
-            self.grace_step_us,
-            self.grace_max_us
-        );
-        Ok(Params {
+    /// Those of the command line. Ends the process, as everything wrong there does, if they do not go together.
+    fn read() -> Self {
+        let opts = Self::parse();
+        if opts.grace_step_us > opts.grace_max_us {
+            let (step, max) = (opts.grace_step_us, opts.grace_max_us);
+            let why = format!("--grace-step-us ({step}) has to be at most --grace-max-us ({max})");
+            Self::command().error(ErrorKind::ValueValidation, why).exit();
+        }
+        opts
+    }
+
+    fn params(&self) -> Params {
+        Params {
             slice_ns: self.slice_us * 1000,
             grace_max_ns: self.grace_max_us * 1000,
             grace_step_ns: self.grace_step_us * 1000,
@@ -189,7 +195,7 @@ impl Opts {
             look_ns: self.look_us * 1000,
             wakeup_margin_permille: self.wakeup_margin,
             sibling_margin_permille: self.sibling_margin,
-        })
+        }
     }
 }
 
@@ -206,7 +212,7 @@ impl<'a> Scheduler<'a> {
         scheduler_object: &'a mut MaybeUninit<OpenObject>,
         discovery_object: &'a mut MaybeUninit<OpenObject>,
     ) -> Result<Self> {
-        let params = opts.params()?;
+        let params = opts.params();
         let purpose = if opts.no_guest_knowledge { Purpose::BaseOnly } else { Purpose::Guests };
         preflight::check(&Host::this(), purpose)?;
         let topo = Topology::new().context("cannot read the topology of this host")?;
@@ -459,7 +465,7 @@ fn init_logging(verbose: bool) -> Result<()> {
 }
 
 fn main() -> ExitCode {
-    match run(&Opts::parse()) {
+    match run(&Opts::read()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if has_seen_enough(&error) => ExitCode::SUCCESS,
         Err(error) => {

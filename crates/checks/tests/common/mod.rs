@@ -29,6 +29,7 @@ impl FakeHost {
         host.write("/sys/kernel/sched_ext/state", "disabled\n");
         host.write_bytes("/sys/kernel/btf/vmlinux", &vmlinux(&REQUIRED_KFUNCS, &[]));
         host.write("/sys/kernel/btf/kvm", "\0kvm_arch_vcpu_load\0kvm_arch_destroy_vm\0");
+        host.write("/sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory\n");
         host.write("/sys/kernel/security/lockdown", "[none] integrity confidentiality\n");
         host.write(
             "/sys/kernel/tracing/available_filter_functions",
