@@ -18,6 +18,7 @@ mod topology;
 pub use host::Host;
 pub use kernel::REQUIRED_KFUNCS;
 pub use report::{Check, Report, Verdict};
+pub use schedulers::loaded as loaded_scheduler;
 pub use text::steers;
 pub use topology::{MAX_CPUS, MAX_LLCS};
 

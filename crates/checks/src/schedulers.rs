@@ -6,9 +6,17 @@ use std::path::PathBuf;
 use crate::{Check, Host};
 
 const STATE: &str = "/sys/kernel/sched_ext/state";
+const NAME_OF_LOADED: &str = "/sys/kernel/sched_ext/root/ops";
 
 /// Examples named in a message; the rest is counted.
 const NAMED: usize = 3;
+
+/// The sched_ext scheduler that has the host, by the name it gives itself: none if empty. `None` where the kernel
+/// knows of no such schedulers.
+pub fn loaded(host: &Host) -> Option<String> {
+    let is_enabled = host.read(STATE)? == "enabled";
+    Some(if is_enabled { host.read(NAME_OF_LOADED).unwrap_or_default() } else { String::new() })
+}
 
 /// Another sched_ext scheduler: the kernel has room for one.
 pub(crate) fn another(host: &Host) -> Check {
@@ -16,7 +24,7 @@ pub(crate) fn another(host: &Host) -> Check {
     match host.read(STATE).as_deref() {
         Some("disabled") => Check::ok(NAME, "no sched_ext scheduler is loaded"),
         Some("enabled") => {
-            let name = host.read("/sys/kernel/sched_ext/root/ops").unwrap_or_default();
+            let name = host.read(NAME_OF_LOADED).unwrap_or_default();
             let name = if name.is_empty() { "a sched_ext scheduler".into() } else { name };
             Check::fail(
                 NAME,

@@ -118,9 +118,13 @@ fn another_scheduler_is_named() {
     let check = host.only(Verdict::Fail);
     assert_eq!(check.name, "other-scheduler");
     assert!(check.found.starts_with("lavd_1.1.4 is loaded"), "{check:?}");
+    assert_eq!(host.scheduler().as_deref(), Some("lavd_1.1.4"));
 
     host.write("/sys/kernel/sched_ext/state", "disabling\n");
     assert!(host.only(Verdict::Fail).found.contains("disabling"));
+    assert_eq!(host.scheduler().as_deref(), Some(""));
+    host.remove("/sys/kernel/sched_ext/state");
+    assert_eq!(host.scheduler(), None);
 }
 
 #[test]

@@ -96,6 +96,10 @@ impl FakeHost {
         holdfast_checks::all(&self.host())
     }
 
+    pub(crate) fn scheduler(&self) -> Option<String> {
+        holdfast_checks::loaded_scheduler(&self.host())
+    }
+
     /// The only check that found something to do, with its verdict as expected.
     pub(crate) fn only(&self, verdict: Verdict) -> Check {
         let report = self.all();

@@ -176,6 +176,7 @@ fn exports_what_it_reports(machine: &Machine) {
     let sum = |of: &dyn Fn(&Value) -> u64| vcpus().map(of).sum::<u64>() as f64;
 
     assert_eq!(metric(&page, "holdfast_lost_events_total", ""), 0.0);
+    assert_eq!(metric(&page, "holdfast_sched_ext_info", "scheduler=\"\""), 1.0);
     assert_eq!(metric(&page, "holdfast_vm_info", "readable=\"true\""), 1.0);
     assert_eq!(metric(&page, "holdfast_vm_vcpus", ""), 2.0);
     let exported = |name: &str, labels: &str| {

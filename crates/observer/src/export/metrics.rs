@@ -93,11 +93,20 @@ const PREEMPTED: (&str, &str) = (
     "How long preempted vCPUs stayed off the CPU, by what they were doing.",
 );
 
-/// The page that Prometheus scrapes.
-pub(super) fn render(sample: &Sample) -> String {
+/// The page that Prometheus scrapes; `scheduler` as of [`holdfast_checks::loaded_scheduler`].
+pub(super) fn render(sample: &Sample, scheduler: Option<&str>) -> String {
     let mut page = Page::default();
     page.head("holdfast_build_info", "gauge", "Version of the exporter.");
     page.line("holdfast_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
+    if let Some(scheduler) = scheduler {
+        let name = "holdfast_sched_ext_info";
+        page.head(
+            name,
+            "gauge",
+            "The sched_ext scheduler that is loaded; with an empty label none.",
+        );
+        page.line(name, &[("scheduler", scheduler)], 1.0);
+    }
     page.head("holdfast_lost_events_total", "counter", "Events missing in all other metrics.");
     page.line("holdfast_lost_events_total", &[], sample.lost_events as f64);
 
@@ -216,13 +225,14 @@ mod tests {
 
     #[test]
     fn a_vm_has_its_counters_by_class() {
-        let page = render(&sample(1, 7, 30));
+        let page = render(&sample(1, 7, 30), Some("holdfast"));
         for line in [
             "holdfast_vcpu_preempted_seconds_count{vm=\"web\",pid=\"7\",class=\"holder\"} 30",
             "holdfast_vcpu_preempted_seconds_bucket{vm=\"web\",pid=\"7\",class=\"holder\",le=\"0.000524288\"} 0",
             "holdfast_vcpu_preempted_seconds_bucket{vm=\"web\",pid=\"7\",class=\"holder\",le=\"0.002097152\"} 30",
             "holdfast_vcpu_pause_exits_total{vm=\"web\",pid=\"7\"} 30",
             "holdfast_lost_events_total 0",
+            "holdfast_sched_ext_info{scheduler=\"holdfast\"} 1",
         ] {
             assert!(page.lines().any(|have| have == line), "{line}\n{page}");
         }
@@ -232,16 +242,17 @@ mod tests {
     fn what_is_not_known_is_absent() {
         let mut sample = sample(1, 7, 30);
         sample.vms[0].vcpus[0].readable = false;
-        let page = render(&sample);
+        let page = render(&sample, None);
         assert!(!page.contains("class=\"holder\"") && page.contains("class=\"unknown\""), "{page}");
         assert!(!page.contains("holdfast_vcpu_lock_halts_total{"), "{page}");
+        assert!(!page.contains("holdfast_sched_ext_info"), "{page}");
     }
 
     #[test]
     fn labels_are_escaped() {
         let mut sample = sample(1, 7, 1);
         sample.vms[0].name = Some("a\"b\\".into());
-        assert!(render(&sample).contains("vm=\"a\\\"b\\\\\""));
+        assert!(render(&sample, None).contains("vm=\"a\\\"b\\\\\""));
     }
 
     #[test]
@@ -257,7 +268,7 @@ mod tests {
             .unwrap();
         std::io::Write::write_all(
             &mut promtool.stdin.take().unwrap(),
-            render(&sample(1, 7, 30)).as_bytes(),
+            render(&sample(1, 7, 30), Some("holdfast")).as_bytes(),
         )
         .unwrap();
         let output = promtool.wait_with_output().unwrap();

@@ -20,6 +20,7 @@ use std::process::Command;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
+use holdfast_checks::Host;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -57,7 +58,8 @@ pub fn collect(frequency_hz: u32) -> Result<(), ObserverError> {
         match requests.recv_timeout(POLL_INTERVAL) {
             Ok(()) => {
                 observer.poll(Duration::ZERO)?;
-                let page = metrics::render(&observer.sample()?);
+                let scheduler = holdfast_checks::loaded_scheduler(&Host::this());
+                let page = metrics::render(&observer.sample()?, scheduler.as_deref());
                 writeln!(out, "{page}{END}")
                     .and_then(|()| out.flush())
                     .map_err(io_error("answer the server"))?;

@@ -14,7 +14,7 @@ const DASHBOARD: &str = include_str!("../../../../packaging/grafana/holdfast.jso
 
 /// Series that there are: those that are exported, and those that rules record.
 fn series() -> BTreeSet<String> {
-    let page = render(&sample(1, 7, 30));
+    let page = render(&sample(1, 7, 30), Some("holdfast"));
     let mut names = BTreeSet::new();
     for (name, kind) in
         page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
@@ -79,6 +79,8 @@ fn names(expression: &str) -> Vec<String> {
         }
         if ["by", "without", "on", "ignoring"].contains(&word) {
             rest = &rest[rest.find(')').map_or(0, |at| at + 1)..];
+        } else if word == "and" {
+            continue;
         } else if !["(", "by ", "without "].iter().any(|next| rest.starts_with(next)) {
             names.push(word.to_owned());
         }
@@ -88,9 +90,8 @@ fn names(expression: &str) -> Vec<String> {
 
 #[test]
 fn names_of_an_expression_are_its_series() {
-    let expression =
-        "sum by (le) (rate(a:b_c{vm=~\"x\"}[5m])) / on (vm) d > 0.5 + sum(rate(e[1m]))";
-    assert_eq!(names(expression), ["a:b_c", "d", "e"]);
+    let expression = "sum by (le) (rate(a:b_c{vm=~\"x\"}[5m])) / on (vm) d > 0.5 + sum(rate(e[1m])) and on (f) g";
+    assert_eq!(names(expression), ["a:b_c", "d", "e", "g"]);
 }
 
 #[test]
