@@ -12,9 +12,13 @@
 /* An idle CPU for @p, claimed; -1 if there is none. */
 static s32 pick_idle_cpu(struct task_struct *p, u64 flags)
 {
+	s32 here = scx_bpf_task_cpu(p);
+
+	if (is_migration_disabled(p))
+		return scx_bpf_test_and_clear_cpu_idle(here) ? here : -1;
 	/* v6.16: before, any that it may run on. */
 	if (__COMPAT_HAS_scx_bpf_select_cpu_and)
-		return scx_bpf_select_cpu_and(p, scx_bpf_task_cpu(p), 0, p->cpus_ptr, flags);
+		return scx_bpf_select_cpu_and(p, here, 0, p->cpus_ptr, flags);
 	return scx_bpf_pick_idle_cpu(p->cpus_ptr, flags);
 }
 
@@ -27,7 +31,7 @@ static s32 pick_idle_core(struct task_struct *p)
 {
 	s32 here = scx_bpf_task_cpu(p), cpu, i;
 
-	if (next_in_core(here) == here)
+	if (next_in_core(here) == here || is_migration_disabled(p))
 		return pick_idle_cpu(p, 0);
 	cpu = pick_idle_cpu(p, SCX_PICK_IDLE_CORE);
 	if (cpu >= 0)

@@ -97,9 +97,13 @@ static bool look(struct task_struct *p, struct hf_vcpu *v, struct cpu_ctx *cctx)
 	enum hf_target target;
 	enum hf_class class;
 	struct stuck stuck;
+	u32 tid;
 
-	if (!has_stuck(vm))
+	if (!has_stuck(vm)) {
+		/* The next tick may find that one is. */
+		cctx->look_tid = 0;
 		return false;
+	}
 	class = hf_read_class(v);
 	find_stuck(&vm->preempted, class, &stuck);
 	if (!hf_is_protected(class) || hf_is_queued(class))
@@ -110,9 +114,14 @@ static bool look(struct task_struct *p, struct hf_vcpu *v, struct cpu_ctx *cctx)
 				cctx->held_since &&
 					hf_spins_for_holder(class, &stuck.siblings,
 							    now - cctx->held_since, &params));
+	tid = target_tid(&stuck, target, 0);
+	/* Who is in no queue and goes on helps its VM more than whoever would have the CPU instead. */
+	if (target != HF_TO_NOBODY && !hf_is_queued(class) &&
+	    !can_take(tid, bpf_get_smp_processor_id()))
+		target = HF_TO_NOBODY;
 	vm_stat_add(vm, HF_STAT_LOOKED + target, 1);
 	if (target != HF_TO_NOBODY) {
-		cctx->yield_tid = target_tid(&stuck, target, 0);
+		cctx->yield_tid = tid;
 		return true;
 	}
 	look_in(cctx->look_ns * 2, p, cctx);

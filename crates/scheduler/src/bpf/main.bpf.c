@@ -143,8 +143,7 @@ static bool resumes_here(struct task_struct *p, const struct task_ctx *tctx, u64
 	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
 
 	return !(enq_flags & (SCX_ENQ_WAKEUP | SCX_ENQ_REENQ)) && cctx && cctx->preempting &&
-	       !cctx->has_pinned && !hf_is_protected(tctx->class) &&
-	       !scx_bpf_dsq_nr_queued(llc_of(cpu));
+	       !cctx->has_pinned && !tctx->stuck && !scx_bpf_dsq_nr_queued(llc_of(cpu));
 }
 
 /*

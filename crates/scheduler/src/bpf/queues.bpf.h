@@ -12,12 +12,13 @@
 /* And for who may run on a CPU: the kernel, which does that next, goes through all of it. */
 #define FIRST_SCAN_TASKS 1024
 
-/* The queue for @p. Others need not step over those that may run on one CPU only. */
+/* The queue for @p. Others need not step over those that may run on one CPU only, or for now. */
 static u64 queue_of(const struct task_struct *p)
 {
 	s32 cpu = scx_bpf_task_cpu(p);
 
-	return p->nr_cpus_allowed == 1 ? HF_CPU_QUEUE + cpu : llc_of(cpu);
+	return p->nr_cpus_allowed == 1 || is_migration_disabled(p) ? HF_CPU_QUEUE + cpu
+								   : llc_of(cpu);
 }
 
 static bool may_run_on(struct task_struct *p, s32 cpu)

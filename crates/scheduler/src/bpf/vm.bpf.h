@@ -100,8 +100,9 @@ static void vm_stat_add(struct hf_vm_ctx *vm, u32 idx, u64 n)
 /* Is a vCPU of it preempted that others may be waiting for? */
 static bool has_stuck(const struct hf_vm_ctx *vm)
 {
-	return vm && (READ_ONCE(vm->preempted.holders) | READ_ONCE(vm->preempted.heads) |
-		      READ_ONCE(vm->preempted.queued));
+	return vm && READ_ONCE(vm->preempted.waiting) &
+			     (READ_ONCE(vm->preempted.holders) | READ_ONCE(vm->preempted.heads) |
+			      READ_ONCE(vm->preempted.queued));
 }
 
 static u32 slot_of(const struct hf_vcpu *v)
@@ -124,9 +125,8 @@ static void list_preempted(struct hf_preempted *list, const struct hf_vcpu *v, e
 
 	if (!w)
 		return;
-	/* What is listed of another vCPU in this slot is not true of this one. */
-	if (w->tid != v->tid)
-		forget_why(list, 1ULL << slot);
+	/* Of another vCPU in this slot, or of this one by who looked while it came to run. */
+	forget_why(list, 1ULL << slot);
 	w->tid = v->tid;
 	w->qnode_hva = v->qnode_hva;
 	w->call_queue_hva = v->call_queue_hva;

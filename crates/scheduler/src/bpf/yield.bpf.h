@@ -8,15 +8,19 @@
 
 /*
  * Is the running vCPU in a spin that has lasted for longer than is good for it? While it is,
- * pause-loop exits follow one another: closely, or each after twice the time, as KVM has it.
+ * pause-loop exits follow one another: closely, or each after twice the time, as KVM has it. At each of them
+ * KVM asks for one sibling after the other: only the longest gap tells of the exits.
  */
 static bool spun_long(struct cpu_ctx *cctx, u64 now)
 {
 	u64 gap = cctx->spinning_at ? now - cctx->spinning_at : 0;
 
-	if (!cctx->spinning_at || (gap > params.look_ns && gap > 3 * cctx->spin_gap_ns))
+	if (!cctx->spinning_at || (gap > params.look_ns && gap > 3 * cctx->spin_gap_ns)) {
 		cctx->spinning_since = now;
-	cctx->spin_gap_ns = gap;
+		cctx->spin_gap_ns = gap < params.look_ns ? gap : params.look_ns;
+	} else if (gap > cctx->spin_gap_ns) {
+		cctx->spin_gap_ns = gap;
+	}
 	cctx->spinning_at = now;
 	return now - cctx->spinning_since >= params.spin_ns;
 }
