@@ -4,7 +4,9 @@
  *
  * Faithful to: the CPU hogs of S1 and S5's guest "of endless loops" (see
  * README.md). It never enters the kernel of its own will, holds no lock, and
- * its working set is a register.
+ * its working set is a register. With --filters it does nothing else: a system
+ * call a round, each through long seccomp filters, which run with migration
+ * disabled. Any user may have them.
  *
  * Not faithful to: a neighbour that competes for caches, memory or I/O.
  *
@@ -12,13 +14,41 @@
  * included, so it shows how long the hog was kept from running.
  */
 #include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "common.h"
 
 #define ROUNDS (1u << 20)
 
+/* Of a filter; three are all but as many as a process may have. */
+#define FILTER_LEN  4000
+#define FILTERS_MAX 3
+
 static const char *priority_text = "0";
+static const char *filters_text = "0";
+static unsigned long nr_filters;
+
+static void add_filter(void)
+{
+	static struct sock_filter filter[FILTER_LEN];
+	const struct sock_fprog program = { .len = FILTER_LEN, .filter = filter };
+	unsigned int i;
+
+	/* What depends on an argument is not remembered as allowed. */
+	filter[0] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
+						 offsetof(struct seccomp_data, args[0]));
+	for (i = 1; i < FILTER_LEN - 1; i++)
+		filter[i] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, i, 0, 0);
+	filter[i] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+	    syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program))
+		die(errno, "cannot add a seccomp filter");
+}
 
 /* What it starts inherits it. */
 static void prepare(void)
@@ -26,9 +56,13 @@ static void prepare(void)
 	struct sched_param param = {
 		.sched_priority = number("real-time", priority_text, 0, 99),
 	};
+	unsigned long i;
 
 	if (param.sched_priority && sched_setscheduler(0, SCHED_FIFO, &param))
 		die(errno, "cannot become a real-time task");
+	nr_filters = number("filters", filters_text, 0, FILTERS_MAX);
+	for (i = 0; i < nr_filters; i++)
+		add_filter();
 }
 
 static void work(unsigned int worker, struct counters_slot *slot)
@@ -38,9 +72,11 @@ static void work(unsigned int worker, struct counters_slot *slot)
 
 	(void)worker;
 	for (start_ns = now_ns();; start_ns = end_ns) {
-		for (i = 0; i < ROUNDS; i++)
+		for (i = 0; i < (nr_filters ? 1 : ROUNDS); i++)
 			/* An empty loop would be optimised away. */
 			__asm__ volatile("");
+		if (nr_filters)
+			syscall(SYS_getppid, 0);
 		end_ns = now_ns();
 		counters_op(slot, end_ns - start_ns);
 	}
@@ -51,6 +87,8 @@ int main(int argc, char **argv)
 	static const struct workload_option options[] = {
 		{ "real-time", "N", "priority as a real-time task (SCHED_FIFO), 0: none",
 		  &priority_text },
+		{ "filters", "N", "long seccomp filters of a system call for each round, 0: none",
+		  &filters_text },
 		{ 0 },
 	};
 	static const struct workload workload = {

@@ -144,6 +144,13 @@ fn shares_follow_groups() {
     assert_shares("two of four pinned", &used(&machine, &names), &[50.0; 4]);
     kill(&machine, &names);
 
+    // Whose turn ends where it may not migrate waits for the next one as everybody does.
+    let filtered = format!("{} --filters 3", machine.workload_path("hog"));
+    start_in_group(&machine, "a", "", Some(vec![0]), &filtered);
+    hog(&machine, "b", "", Some(vec![0]));
+    assert_shares("beside long filters", &used(&machine, &names[..2]), &[50.0; 2]);
+    kill(&machine, &names[..2]);
+
     // More want one CPU than the other: weights are weights there, too.
     for name in &names[..2] {
         hog(&machine, name, "", Some(vec![0]));
