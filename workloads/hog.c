@@ -17,6 +17,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
+#include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -31,7 +32,7 @@
 
 static const char *priority_text = "0";
 static const char *filters_text = "0";
-static unsigned long nr_filters;
+static unsigned int nr_filters;
 
 static void add_filter(void)
 {
@@ -56,7 +57,7 @@ static void prepare(void)
 	struct sched_param param = {
 		.sched_priority = number("real-time", priority_text, 0, 99),
 	};
-	unsigned long i;
+	unsigned int i;
 
 	if (param.sched_priority && sched_setscheduler(0, SCHED_FIFO, &param))
 		die(errno, "cannot become a real-time task");
@@ -67,12 +68,12 @@ static void prepare(void)
 
 static void work(unsigned int worker, struct counters_slot *slot)
 {
+	unsigned int rounds = nr_filters ? 1 : ROUNDS, i;
 	uint64_t start_ns, end_ns;
-	unsigned int i;
 
 	(void)worker;
 	for (start_ns = now_ns();; start_ns = end_ns) {
-		for (i = 0; i < (nr_filters ? 1 : ROUNDS); i++)
+		for (i = 0; i < rounds; i++)
 			/* An empty loop would be optimised away. */
 			__asm__ volatile("");
 		if (nr_filters)
@@ -93,7 +94,7 @@ int main(int argc, char **argv)
 	};
 	static const struct workload workload = {
 		.about = "Threads in an endless loop.",
-		.op = "2^20 rounds of the loop",
+		.op = "2^20 rounds of the loop, or with --filters a system call",
 		.options = options,
 		.threads = 1,
 		.prepare = prepare,

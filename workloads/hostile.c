@@ -51,6 +51,7 @@ static const char *claim = "holder";
 static const char *rounds = "1048576";
 static unsigned int nr_rounds;
 static const char *hold = "65536";
+static unsigned int hold_rounds;
 static const char *rest = "0";
 static unsigned int rest_ms;
 static const char *replace = "0";
@@ -213,7 +214,6 @@ static void start_vcpu(unsigned int cpu)
 	};
 	struct kvm_segment data = code;
 	uint64_t gpa = areas_gpa + cpu * area.len;
-	uint64_t held = claims("flipping") ? number("hold", hold, 16, nr_rounds) : nr_rounds;
 	struct {
 		struct kvm_msrs head;
 		struct kvm_msr_entry entry;
@@ -224,9 +224,9 @@ static void start_vcpu(unsigned int cpu)
 				 .rflags = 2,
 				 .rbp = claimed(),
 				 .rbx = gpa + area.preempt_count,
-				 .rsi = held,
+				 .rsi = hold_rounds,
 				 .rdi = claims("flipping") ? 16 : 0,
-				 .rax = nr_rounds / held };
+				 .rax = nr_rounds / hold_rounds };
 	struct vcpu *v = &vcpus[cpu];
 	struct kvm_sregs sregs;
 
@@ -281,8 +281,7 @@ static void prepare(void)
 		usage_error("--claim is holder, irq, head, waiter, called or flipping, not '%s'",
 			    claim);
 	nr_rounds = number("rounds", rounds, 16, MAX_ROUNDS);
-	if (claims("flipping"))
-		number("hold", hold, 16, nr_rounds);
+	hold_rounds = claims("flipping") ? number("hold", hold, 16, nr_rounds) : nr_rounds;
 	rest_ms = number("rest", rest, 0, 60000);
 	replace_after = number("replace", replace, 0, 1u << 30);
 	if (replace_after && workload_args.threads != 1)

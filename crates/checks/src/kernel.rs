@@ -9,7 +9,7 @@ use libbpf_rs::btf::{Btf, ReferencesType};
 use crate::{Check, Host};
 
 const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
-const STATE: &str = "/sys/kernel/sched_ext/state";
+pub(crate) const STATE: &str = "/sys/kernel/sched_ext/state";
 
 /// Kernel functions that the BPF part of `scx_holdfast` cannot do without: those it refers to as not
 /// weak. What is weak there has a substitute for older kernels (scx/compat.bpf.h).

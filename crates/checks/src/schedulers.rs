@@ -3,9 +3,9 @@
 
 use std::path::PathBuf;
 
+use crate::kernel::STATE;
 use crate::{Check, Host};
 
-const STATE: &str = "/sys/kernel/sched_ext/state";
 const NAME_OF_LOADED: &str = "/sys/kernel/sched_ext/root/ops";
 
 /// Examples named in a message; the rest is counted.
@@ -49,6 +49,9 @@ pub(crate) fn bandwidth(host: &Host) -> Check {
     const MOST: usize = 10_000;
 
     let root = PathBuf::from("/sys/fs/cgroup");
+    if !host.exists(root.join("cgroup.controllers")) {
+        return Check::skip(NAME, "not known: /sys/fs/cgroup is no cgroup v2 hierarchy");
+    }
     let (mut to_do, mut limited, mut seen) = (vec![root.clone()], Vec::new(), 0);
     while let Some(group) = to_do.pop() {
         seen += 1;
@@ -67,19 +70,10 @@ pub(crate) fn bandwidth(host: &Host) -> Check {
             }
         }
     }
-    if limited.is_empty() && !host.exists(root.join("cgroup.controllers")) {
-        return Check::skip(NAME, "not known: /sys/fs/cgroup is no cgroup v2 hierarchy");
-    }
-    if limited.is_empty() && seen > MOST {
-        return Check::ok(
-            NAME,
-            format!(
-                "none of {MOST} cgroups has a CPU bandwidth limit (cpu.max); others were not looked at"
-            ),
-        );
-    }
     if limited.is_empty() {
-        return Check::ok(NAME, "no cgroup has a CPU bandwidth limit (cpu.max)");
+        let rest =
+            if seen > MOST { format!("; only {MOST} were looked at") } else { String::new() };
+        return Check::ok(NAME, format!("no cgroup has a CPU bandwidth limit (cpu.max){rest}"));
     }
     limited.sort();
     Check::warn(

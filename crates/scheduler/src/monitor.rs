@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use holdfast_checks::{Host, loaded_scheduler};
 use log::info;
 use scx_stats::prelude::StatsClient;
 
@@ -38,10 +39,12 @@ pub(crate) fn watch(interval: Duration, shutdown: &AtomicBool, waker: &Waker) ->
 
 fn connect() -> Result<StatsClient> {
     // Every scx scheduler answers at the same socket.
-    match std::fs::read_to_string("/sys/kernel/sched_ext/root/ops") {
-        Ok(name) if name.starts_with("holdfast") => {}
-        Ok(name) => bail!("the scheduler that runs is not scx_holdfast but {}", name.trim()),
-        Err(_) => bail!("no scheduler runs to be monitored; --stats starts one and reports"),
+    match loaded_scheduler(&Host::this()).unwrap_or_default() {
+        name if name.starts_with("holdfast") => {}
+        name if name.is_empty() => {
+            bail!("no scheduler runs to be monitored; --stats starts one and reports")
+        }
+        name => bail!("the scheduler that runs is not scx_holdfast but {name}"),
     }
     StatsClient::new()
         .connect(None)
