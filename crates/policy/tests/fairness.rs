@@ -21,8 +21,6 @@ const BOOST_NS: u64 = PARAMS.slice_ns * PARAMS.resume_boost_permille as u64 / 10
 
 /// How far ahead of its share a task comes: by going first, a turn and its grace.
 const MOST_AHEAD_NS: u64 = BOOST_NS + PARAMS.slice_ns + PARAMS.grace_max_ns;
-/// Virtual time that whoever never stopped wanting to run may be owed (`HF_OWED_MAX_SLICES`).
-const OWED_MAX_NS: u64 = 32 * PARAMS.slice_ns;
 
 /// So much of a CPU may be lost where it is free now and then, and that is taken for time alone.
 const LOST_SHARE: f64 = 0.1;
@@ -153,20 +151,11 @@ proptest! {
         simulate(&mut tasks, nr_cpus, 10 * SECOND, 0, seed);
         let turn_ns = (PARAMS.slice_ns + PARAMS.grace_max_ns) as f64;
         let each = tasks.len().div_ceil(nr_cpus) as f64 + 1.0;
-        let shares = fair_shares(&tasks, nr_cpus);
-        // Those who are owed come before, and who gives its CPU away gives what it is owed along: with vCPUs that yield a
-        // wait may be until virtual time, which passes most slowly by this, has gone through all that one may be owed.
-        let slowest = tasks.iter().zip(&shares).map(|(task, fair)| f64::from(task.weight) / fair);
-        let slowest = slowest.fold(0.0, f64::max) / f64::from(WEIGHT_NICE0);
-        let yields = tasks.iter().any(|task| task.vm.is_some() && task.yields);
-        let owed_ns = if yields { OWED_MAX_NS as f64 * slowest } else { 0.0 };
-        for (task, fair) in tasks.iter().zip(shares) {
+        for (task, fair) in tasks.iter().zip(fair_shares(&tasks, nr_cpus)) {
             // Its turn is paid for by its share; all may have gone ahead of theirs, or have slept.
             // Who gives its CPU to a sibling waits in the place of that one, which may have gone first.
             let given_ns = if task.vm.is_some() { BOOST_NS as f64 } else { 0.0 };
-            let bound = (turn_ns + given_ns) / fair
-                + each * (BOOST_NS + PARAMS.slice_ns) as f64
-                + owed_ns;
+            let bound = (turn_ns + given_ns) / fair + each * (BOOST_NS + PARAMS.slice_ns) as f64;
             prop_assert!(task.longest_wait_ns as f64 <= bound, "{bound} ns: {task:?}");
         }
     }
