@@ -114,7 +114,7 @@ mod tests {
         let empty = tempfile::tempdir().unwrap();
         let host = Host::at(empty.path(), Default::default());
         let text = check(&host, Purpose::Guests).unwrap_err().to_string();
-        for wanted in ["CAP_BPF", "run it as root", "no sched_ext", "kvm module"] {
+        for wanted in ["CAP_BPF", "run it as root", "without sched_ext", "kvm module"] {
             assert!(text.contains(wanted), "{wanted} is not in: {text}");
         }
         let text = check(&host, Purpose::BaseOnly).unwrap_err().to_string();
