@@ -429,10 +429,11 @@ HF_FN u64 hf_credit(u32 weight, bool slept, const struct hf_params *prm)
 #define HF_TURN_MAX_SLICES 4
 
 /*
- * Virtual time for a task of @weight at a CPU, where whoever is furthest behind of those who want it is at @here, which was so
- * far @behind the host's time when the CPU looked. Where CPUs are not for everybody some are wanted by more, whose time
- * passes more slowly. They go by it once they are a turn apart: by the host's time all of them would be as far
- * behind as one may be, whatever they weigh, and who wakes would come after them.
+ * Virtual time for a task of @weight at a CPU, where whoever is furthest behind of those who want it is at @here, and
+ * whoever is first of those who wait was so far @behind the host's time when the CPU looked. Where CPUs are not for
+ * everybody some are wanted by more, whose time passes more slowly. They go by it once they are a turn apart: by the
+ * host's time all of them would be as far behind as one may be, whatever they weigh, and who wakes would come after
+ * them. Who runs may be due all of a CPU and more, and ever further behind: that is no time for others.
  */
 HF_FN u64 hf_time_at(u64 vtime_now, u64 here, u64 behind, u32 weight, const struct hf_params *prm)
 {

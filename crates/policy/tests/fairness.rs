@@ -599,3 +599,22 @@ fn who_wakes_on_a_cpu_that_more_want_than_others_does_not_wait_for_all_of_them()
     // Until the two CPUs are a turn apart each of the four goes before it.
     assert!(sleeper.longest_wait_ns < 40 * MS, "{}", sleeper.longest_wait_ns);
 }
+
+#[test]
+fn whoever_is_due_a_cpu_and_more_takes_nobody_along() {
+    for seed in 0..8 {
+        let vcpu = |vm, weight| Task::vcpu(vm, weight, VcpuClass::Unknown);
+        let mut tasks = vec![
+            vcpu(0, 126_015),
+            Task { yields: true, ..vcpu(0, 126_015) },
+            Task { runs_ns: 18_769, sleeps_ns: 20 * MS, ..vcpu(0, 126_015) },
+            Task { yields: true, ..vcpu(1, 25_343) },
+            vcpu(1, 25_343),
+            Task::new(43_948),
+        ];
+        simulate(&mut tasks, 4, 10 * SECOND, 0, seed);
+        // The first two are ever further behind. Who wakes on their CPUs is not, and does not go before them for long.
+        let longest_ns = tasks[..2].iter().map(|task| task.longest_wait_ns).max().unwrap();
+        assert!(longest_ns < 2 * PARAMS.slice_ns, "{longest_ns} ns");
+    }
+}

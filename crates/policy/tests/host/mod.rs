@@ -143,7 +143,7 @@ struct Cpu {
     until_ns: u64,
     /// Virtual time of those who want it, while somebody waits for it, and since when it has that.
     here: Option<(u64, u64)>,
-    /// How far that was behind the host's when this CPU last looked.
+    /// How far whoever is first of those who wait was behind the host's when this CPU last looked.
     behind: u64,
 }
 
@@ -267,9 +267,7 @@ impl Host<'_> {
     fn time_passes(&mut self, cpu: usize, least: u64) {
         self.vtime_now = advance(self.vtime_now, least);
         if let Some((here, since_ns)) = self.cpus[cpu].here {
-            let here = advance(here, least);
-            self.cpus[cpu].here = Some((here, since_ns));
-            self.cpus[cpu].behind = self.vtime_now.wrapping_sub(here);
+            self.cpus[cpu].here = Some((advance(here, least), since_ns));
         }
     }
 
@@ -329,6 +327,8 @@ impl Host<'_> {
         if let Some((_, key)) = first {
             let vtime = prev.map(|i| self.tasks[i].vtime).filter(|vtime| vtime_before(*vtime, key));
             self.time_passes(cpu, vtime.unwrap_or(key));
+            let is_behind = vtime_before(key, self.vtime_now);
+            self.cpus[cpu].behind = if is_behind { self.vtime_now.wrapping_sub(key) } else { 0 };
         }
         if let Some(late) = self.late(cpu) {
             if let Some(i) = prev {

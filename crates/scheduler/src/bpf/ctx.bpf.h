@@ -81,7 +81,7 @@ struct cpu_ctx {
 	struct bpf_timer timer;
 	/* While @wanted, somebody waits for this CPU: virtual time of those who do. */
 	u64 vtime_here;
-	u64 behind;	  /* how far that was behind the host's when this CPU last looked */
+	u64 behind;	  /* how far who waits was behind the host's when this CPU last looked */
 	u64 wanted_since; /* or since when it began anew */
 	u64 curr_vtime;	  /* of the running task, when it last was charged */
 	u64 curr_charged_at;

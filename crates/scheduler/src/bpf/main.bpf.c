@@ -307,8 +307,10 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 
 	others = next_queue(cpu, cctx, llc, tctx, &queue, &key);
 	set_wanted(cctx, others, now);
-	if (others)
+	if (others) {
 		time_passes(cctx, tctx && hf_vtime_before(tctx->vtime, key) ? tctx->vtime : key);
+		note_first(cctx, key);
+	}
 	if (others && next_is_late(cpu, cctx, llc, now))
 		return;
 	/* Who may not leave by now would be put into the local queue, and nobody would tell this CPU. */

@@ -11,12 +11,8 @@ static void time_passes(struct cpu_ctx *cctx, u64 least)
 {
 	u64 now = READ_ONCE(vtime_now), advanced = hf_advance(now, least);
 
-	if (cctx->wanted) {
+	if (cctx->wanted)
 		WRITE_ONCE(cctx->vtime_here, hf_advance(cctx->vtime_here, least));
-		WRITE_ONCE(cctx->behind, hf_vtime_before(cctx->vtime_here, advanced)
-						 ? advanced - cctx->vtime_here
-						 : 0);
-	}
 	if (advanced != now)
 		__sync_val_compare_and_swap(&vtime_now, now, advanced);
 }
@@ -30,6 +26,14 @@ static void set_wanted(struct cpu_ctx *cctx, bool wanted, u64 now)
 		WRITE_ONCE(cctx->vtime_here, READ_ONCE(vtime_now));
 	}
 	cctx->wanted = wanted;
+}
+
+/* Whoever is first of those who wait for this CPU is at @first. */
+static void note_first(struct cpu_ctx *cctx, u64 first)
+{
+	u64 now = READ_ONCE(vtime_now);
+
+	WRITE_ONCE(cctx->behind, hf_vtime_before(first, now) ? now - first : 0);
 }
 
 /* Virtual time at @cpu for a task of @weight. */
