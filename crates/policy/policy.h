@@ -429,35 +429,62 @@ HF_FN u64 hf_credit(u32 weight, bool slept, const struct hf_params *prm)
 #define HF_TURN_MAX_SLICES 4
 
 /*
- * Virtual time for a task of @weight at a CPU, where whoever is furthest behind of those who want it is at @here, and
- * whoever is first of those who wait was so far @behind the host's time when the CPU looked. Where CPUs are not for
- * everybody some are wanted by more, whose time passes more slowly. They go by it once they are a turn apart: by the
- * host's time all of them would be as far behind as one may be, whatever they weigh, and who wakes would come after
- * them. Who runs may be due all of a CPU and more, and ever further behind: that is no time for others.
+ * Where CPUs are not for everybody time passes more slowly on some, and goes by those who want them: by the host's time
+ * all of these would be as far behind as one may be, whatever they weigh, and who wakes would come after them. How far
+ * they are behind the host's: @first is that of the first who waits, and @weight its weight. Who has slept or goes first
+ * is behind by less than a turn of its own, which may be long, and says nothing unless they were @behind before. Who
+ * runs may be due all of a CPU and more, and ever further behind: that is no time for others.
  */
-HF_FN u64 hf_time_at(u64 vtime_now, u64 here, u64 behind, u32 weight, const struct hf_params *prm)
+HF_FN u64 hf_behind_host(u64 vtime_now, u64 first, u32 weight, u64 behind,
+			 const struct hf_params *prm)
 {
+	bool is_light = weight < HF_WEIGHT_NICE0 && !behind;
 	u64 turn = hf_scale_by_weight(prm->slice_ns * HF_TURN_MAX_SLICES,
-				      weight < HF_WEIGHT_NICE0 ? weight : HF_WEIGHT_NICE0);
+				      is_light ? weight : HF_WEIGHT_NICE0);
 
-	return behind > turn ? here : vtime_now;
+	return hf_vtime_before(first + turn, vtime_now) ? vtime_now - first : 0;
+}
+
+/* So far the times of two CPUs are apart by nothing but who wants them: further than anybody may be behind. */
+HF_FN u64 hf_far_apart(const struct hf_params *prm)
+{
+	return 2 * hf_credit(HF_WEIGHT_NICE0, false, prm);
 }
 
 /*
- * So long a CPU has a time of its own, and begins anew with the host's: those who may run on several would have to
- * wait there until it has caught up, should others not want it any more.
+ * So long a CPU may have a time of its own that is far from the host's, and begins anew with that: those who may run
+ * on several would have to wait there until it has caught up, should others not want it any more.
  */
 #define HF_OWN_TIME_NS (4ULL * 1000 * 1000 * 1000)
 
-/*
- * Virtual time of a task that is to run where it is @here, and was where it is @there: it takes along how far behind or
- * ahead it was if the two are further apart than anybody can have come by running.
- */
-HF_FN u64 hf_move(u64 vtime, u64 there, u64 here, u32 weight, const struct hf_params *prm)
+/* Is it time for one that has looked @since? All do at the same moment: tasks that share some CPUs are compared. */
+HF_FN bool hf_may_begin_anew(u64 now_ns, u64 since_ns)
 {
-	u64 owed = hf_credit(weight, false, prm);
+	return now_ns / HF_OWN_TIME_NS != since_ns / HF_OWN_TIME_NS;
+}
 
-	return hf_vtime_before(here + owed, there) || hf_vtime_before(there + owed, here)
+/*
+ * How much further its tasks are when it does: as far behind or ahead there as they were. 0: it need not. They are at
+ * @here and later, and the first who waits is so far @behind the host's time, but perhaps was queued before
+ * the last beginning.
+ */
+HF_FN u64 hf_begin_anew(u64 vtime_now, u64 here, u64 behind, const struct hf_params *prm)
+{
+	u64 most = hf_vtime_before(here, vtime_now) ? vtime_now - here : 0;
+	u64 further = behind < most ? behind : most;
+
+	return further > hf_far_apart(prm) ? further : 0;
+}
+
+/*
+ * Virtual time of a task that is to run where it is @here, and was where it is @there: where these are far apart it
+ * takes along how far behind or ahead it was.
+ */
+HF_FN u64 hf_move(u64 vtime, u64 there, u64 here, const struct hf_params *prm)
+{
+	u64 far = hf_far_apart(prm);
+
+	return hf_vtime_before(here + far, there) || hf_vtime_before(there + far, here)
 		       ? vtime + here - there
 		       : vtime;
 }
@@ -469,14 +496,10 @@ HF_FN u64 hf_move(u64 vtime, u64 there, u64 here, u32 weight, const struct hf_pa
  */
 #define HF_AHEAD_MAX_SLICES (2 * HF_TURN_MAX_SLICES)
 
-/*
- * Virtual time of a task that becomes runnable: neither too far behind nor, whatever became of its weight, ahead. Who is
- * further behind than by twice what it can be owed was left there by a CPU that began its time anew.
- */
+/* Virtual time of a task that becomes runnable: neither too far behind nor, whatever became of its weight, ahead. */
 HF_FN u64 hf_place(u64 vtime, u64 vtime_now, u32 weight, bool slept, const struct hf_params *prm)
 {
-	bool left = hf_vtime_before(vtime + 2 * hf_credit(weight, false, prm), vtime_now);
-	u64 floor = vtime_now - hf_credit(weight, slept || left, prm);
+	u64 floor = vtime_now - hf_credit(weight, slept, prm);
 	u64 ceiling =
 		vtime_now + hf_scale_by_weight(prm->slice_ns * HF_AHEAD_MAX_SLICES, HF_WEIGHT_MIN);
 

@@ -16,9 +16,6 @@ pub use raw::{Decision, Grace, GuestFacts, Params, Siblings, Target, VcpuClass, 
 /// The weight of nice 0; weights are those of sched_ext in 1/1024.
 pub const WEIGHT_NICE0: u32 = raw::HF_WEIGHT_NICE0;
 
-/// For how long a CPU has a virtual time of its own before it begins anew with the host's, ns.
-pub const OWN_TIME_NS: u64 = raw::HF_OWN_TIME_NS as u64;
-
 /// Number of classes a vCPU can be in; classes are dense from 0.
 pub const NR_CLASSES: usize = raw::HF_NR_CLASSES as usize;
 /// Number of verdicts; verdicts are dense from 0.
@@ -108,17 +105,30 @@ impl Params {
         unsafe { raw::hf_place(vtime, vtime_now, weight, slept, self) }
     }
 
-    /// Virtual time, for a task of `weight`, at a CPU where whoever is furthest behind of those who want it is at `here`, so
-    /// far `behind` the host's when the CPU looked.
-    pub fn time_at(&self, vtime_now: u64, here: u64, behind: u64, weight: u32) -> u64 {
+    /// How far those who want a CPU are behind the host's virtual time, if more of them want it than others: the first of
+    /// those who wait has `weight` and is at `first`. `behind`: how far they were before.
+    pub fn behind_host(&self, vtime_now: u64, first: u64, weight: u32, behind: u64) -> u64 {
         // SAFETY: reads `self` only.
-        unsafe { raw::hf_time_at(vtime_now, here, behind, weight, self) }
+        unsafe { raw::hf_behind_host(vtime_now, first, weight, behind, self) }
+    }
+
+    /// How much further the tasks of a CPU are when its time, which is `here`, begins anew with the host's, which the first of
+    /// those who wait is `behind`; 0: it need not.
+    pub fn begin_anew(&self, vtime_now: u64, here: u64, behind: u64) -> u64 {
+        // SAFETY: reads `self` only.
+        unsafe { raw::hf_begin_anew(vtime_now, here, behind, self) }
+    }
+
+    /// How far the times of two CPUs are apart by nothing but who wants them.
+    pub fn far_apart(&self) -> u64 {
+        // SAFETY: reads `self` only.
+        unsafe { raw::hf_far_apart(self) }
     }
 
     /// Virtual time of a task that comes from a CPU where it is `there` to one where it is `here`.
-    pub fn move_to(&self, vtime: u64, there: u64, here: u64, weight: u32) -> u64 {
+    pub fn move_to(&self, vtime: u64, there: u64, here: u64) -> u64 {
         // SAFETY: reads `self` only.
-        unsafe { raw::hf_move(vtime, there, here, weight, self) }
+        unsafe { raw::hf_move(vtime, there, here, self) }
     }
 
     /// How far behind the host's virtual time a task of `weight` may be.
@@ -220,6 +230,12 @@ pub fn is_late(waited_ns: u64) -> bool {
 pub fn advance(vtime_now: u64, least: u64) -> u64 {
     // SAFETY: a pure function of its arguments.
     unsafe { raw::hf_advance(vtime_now, least) }
+}
+
+/// May the virtual time of a CPU begin anew with the host's at `now_ns`, which looked at `since_ns` last?
+pub fn may_begin_anew(now_ns: u64, since_ns: u64) -> bool {
+    // SAFETY: a pure function of its arguments.
+    unsafe { raw::hf_may_begin_anew(now_ns, since_ns) }
 }
 
 /// The virtual times of two vCPUs after the first gave its CPU to the second. Of both before: virtual time and weight.

@@ -3,8 +3,8 @@
 //! sleep and wake, and VMs whose vCPUs claim what they like. It decides nothing: `policy.h` does, as in the scheduler.
 
 use holdfast_policy::{
-    Decision, Grace, OWN_TIME_NS, Params, Siblings, Target, VcpuClass, Verdict, advance, charge,
-    is_late, see, swap_places, vtime_before, yield_target,
+    Decision, Grace, Params, Siblings, Target, VcpuClass, Verdict, advance, charge, is_late,
+    may_begin_anew, see, swap_places, vtime_before, yield_target,
 };
 
 /// What ships.
@@ -239,26 +239,24 @@ impl Host<'_> {
         queued.reduce(|a, b| if vtime_before(b.1, a.1) { b } else { a })
     }
 
-    /// Virtual time at `cpu` for a task of `weight`.
-    fn time_at(&self, cpu: usize, weight: u32) -> u64 {
+    /// Virtual time at `cpu`.
+    fn time_at(&self, cpu: usize) -> u64 {
         let Cpu { here, behind, .. } = self.cpus[cpu];
-        here.map_or(self.vtime_now, |(here, _)| {
-            PARAMS.time_at(self.vtime_now, here, behind, weight)
-        })
+        here.filter(|_| behind > 0).map_or(self.vtime_now, |(here, _)| here)
     }
 
     /// `i` becomes runnable on `cpu`, or runs there.
     fn place(&mut self, i: usize, cpu: usize, slept: bool) {
         let Task { vtime, weight, cpu: from, .. } = self.tasks[i];
-        let (there, here) = (self.time_at(from, weight), self.time_at(cpu, weight));
-        let moved = if from == cpu { vtime } else { PARAMS.move_to(vtime, there, here, weight) };
+        let (there, here) = (self.time_at(from), self.time_at(cpu));
+        let moved = if from == cpu { vtime } else { PARAMS.move_to(vtime, there, here) };
         let task = &mut self.tasks[i];
         task.cpu = cpu;
         task.vtime = PARAMS.place(moved, here, weight, slept);
     }
 
     fn forgive(&mut self, i: usize) {
-        let time = self.time_at(self.tasks[i].cpu, self.tasks[i].weight);
+        let time = self.time_at(self.tasks[i].cpu);
         let task = &mut self.tasks[i];
         task.vtime = PARAMS.forgive(task.vtime, time, task.weight, 1);
     }
@@ -269,6 +267,30 @@ impl Host<'_> {
         if let Some((here, since_ns)) = self.cpus[cpu].here {
             self.cpus[cpu].here = Some((advance(here, least), since_ns));
         }
+    }
+
+    /// `first` waits for `cpu`, or nobody does.
+    fn set_wanted(&mut self, cpu: usize, first: Option<(usize, u64)>) {
+        let Cpu { here, behind, .. } = self.cpus[cpu];
+        if let Some((here, since_ns)) = here {
+            self.cpus[cpu].here = Some((here, self.now_ns));
+            if first.is_none() || may_begin_anew(self.now_ns, since_ns) {
+                let further = PARAMS.begin_anew(self.vtime_now, here, behind);
+                for task in self.tasks.iter_mut().filter(|task| task.cpu == cpu) {
+                    task.vtime = task.vtime.wrapping_add(further);
+                }
+                if further > 0 || first.is_none() {
+                    (self.cpus[cpu].here, self.cpus[cpu].behind) = (None, 0);
+                }
+            }
+        }
+        let Some((i, key)) = first else { return };
+        self.cpus[cpu].here.get_or_insert((self.vtime_now, self.now_ns));
+        let vtime = self.cpus[cpu].runs.map_or(key, |i| self.tasks[i].vtime);
+        self.time_passes(cpu, if vtime_before(vtime, key) { vtime } else { key });
+        let Task { weight, .. } = self.tasks[i];
+        let behind = PARAMS.behind_host(self.vtime_now, key, weight, self.cpus[cpu].behind);
+        self.cpus[cpu].behind = behind;
     }
 
     /// Whoever has waited for so long that it has a turn: one of `LATE_TURNS`, as in the scheduler.
@@ -320,16 +342,7 @@ impl Host<'_> {
             prev = None;
         }
         let first = self.first(cpu);
-        let begins = (self.vtime_now, self.now_ns);
-        let is_over = |(_, since_ns): &(u64, u64)| self.now_ns - since_ns > OWN_TIME_NS;
-        let here = self.cpus[cpu].here.filter(|here| !is_over(here)).unwrap_or(begins);
-        self.cpus[cpu].here = first.map(|_| here);
-        if let Some((_, key)) = first {
-            let vtime = prev.map(|i| self.tasks[i].vtime).filter(|vtime| vtime_before(*vtime, key));
-            self.time_passes(cpu, vtime.unwrap_or(key));
-            let is_behind = vtime_before(key, self.vtime_now);
-            self.cpus[cpu].behind = if is_behind { self.vtime_now.wrapping_sub(key) } else { 0 };
-        }
+        self.set_wanted(cpu, first);
         if let Some(late) = self.late(cpu) {
             if let Some(i) = prev {
                 self.preempt(cpu, i);

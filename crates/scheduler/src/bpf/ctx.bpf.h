@@ -44,7 +44,7 @@ static u64 vtime_now ALONE;
 static u32 nr_stuck ALONE;
 
 struct task_ctx {
-	u64 vtime;	  /* by the time of @cpu */
+	u64 vtime;	  /* by the clock of @cpu */
 	u64 charged_ns;	  /* of its CPU time: how much of it vtime is charged for */
 	u64 unearned_ns;  /* ran since its VM was last credited for it */
 	u64 ungrouped_ns; /* ran since its groups were last charged for it */
@@ -79,11 +79,12 @@ struct {
  */
 struct cpu_ctx {
 	struct bpf_timer timer;
+	u64 vtime_offset; /* the host's virtual time is so far ahead of the clock of this CPU */
 	/* While @wanted, somebody waits for this CPU: virtual time of those who do. */
 	u64 vtime_here;
-	u64 behind;	  /* how far who waits was behind the host's when this CPU last looked */
-	u64 wanted_since; /* or since when it began anew */
-	u64 curr_vtime;	  /* of the running task, when it last was charged */
+	u64 behind;	/* how far it then was behind the host's; 0: it is the host's */
+	u64 looked_at;	/* when it last asked who waits */
+	u64 curr_vtime; /* of the running task, when it last was charged */
 	u64 curr_charged_at;
 	u64 look_ns;	 /* the step after which the running vCPU is looked at next */
 	u64 held_since;	 /* since when each look has found it a holder; 0: the last one did not */

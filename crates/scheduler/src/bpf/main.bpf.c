@@ -107,7 +107,8 @@ static void wakeup_preempt(struct task_struct *p, u64 key, u32 weight, bool by_s
 		if (cctx && cctx->curr_tid && !cctx->preempting &&
 		    bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
 			/* Clocks are cached: that CPU's may be ahead of this one's. */
-			vtime = hf_charge(cctx->curr_vtime,
+			vtime = hf_charge(READ_ONCE(cctx->curr_vtime) +
+						  READ_ONCE(cctx->vtime_offset),
 					  time_delta(now, READ_ONCE(cctx->curr_charged_at)),
 					  cctx->curr_weight);
 			if (victim < 0 || hf_vtime_before(victim_vtime, vtime)) {
@@ -214,6 +215,8 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	if (first && !cut_short)
 		count_resumed_first(p);
 
+	/* In a queue tasks of many CPUs are compared. */
+	key += offset_of(tctx->cpu);
 	if (queue >= HF_CPU_QUEUE && (cctx = cpu_ctx_of(scx_bpf_task_cpu(p))))
 		cctx->has_pinned = true;
 	if (woken)
@@ -293,8 +296,8 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 {
 	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
 	struct task_ctx *tctx = NULL;
-	u64 queue, key = 0;
-	u64 now = scx_bpf_now();
+	struct first first = {};
+	u64 now = scx_bpf_now(), key = 0;
 	u32 llc = llc_of(cpu);
 	bool others;
 
@@ -305,11 +308,13 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 	if (tctx)
 		charge(prev, tctx, cctx, now);
 
-	others = next_queue(cpu, cctx, llc, tctx, &queue, &key);
+	others = next_queue(cpu, cctx, llc, tctx, &first);
 	set_wanted(cctx, others, now);
 	if (others) {
+		/* From here on by the clock of this CPU, as @prev is. */
+		key = first.key - cctx->vtime_offset;
 		time_passes(cctx, tctx && hf_vtime_before(tctx->vtime, key) ? tctx->vtime : key);
-		note_first(cctx, key);
+		set_behind(cctx, key, first.weight);
 	}
 	if (others && next_is_late(cpu, cctx, llc, now))
 		return;
@@ -318,10 +323,10 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (tctx && end_turn(prev, tctx, cctx, cpu, others, key))
 		return;
-	if (others && scx_bpf_dsq_move_to_local(queue, 0))
+	if (others && scx_bpf_dsq_move_to_local(first.queue, 0))
 		return;
 	/* Whoever was first may not run here, or is gone. */
-	if (others && queue != llc && scx_bpf_dsq_move_to_local(llc, 0))
+	if (others && first.queue != llc && scx_bpf_dsq_move_to_local(llc, 0))
 		return;
 	if (cctx->has_pinned && scx_bpf_dsq_move_to_local(HF_CPU_QUEUE + cpu, 0))
 		return;
@@ -408,7 +413,7 @@ void BPF_STRUCT_OPS(holdfast_tick, struct task_struct *p)
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
 	struct task_ctx *tctx = task_ctx_of(p);
-	u64 queue, key;
+	struct first first;
 	struct hf_vcpu *v;
 
 	if (!cctx || !tctx)
@@ -416,7 +421,7 @@ void BPF_STRUCT_OPS(holdfast_tick, struct task_struct *p)
 	charge(p, tctx, cctx, scx_bpf_now());
 	/* With nobody waiting the turn just goes on, and the guest is not left for a decision. */
 	if (!scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) && !others_wait(cpu, cctx) &&
-	    !far_behind(cpu, tctx->vtime, tctx->weight, &queue, &key)) {
+	    !far_behind(cpu, tctx->vtime + cctx->vtime_offset, tctx->weight, &first)) {
 		set_wanted(cctx, false, 0);
 		forgive(tctx);
 		cctx->curr_vtime = tctx->vtime;
@@ -490,7 +495,7 @@ void BPF_STRUCT_OPS(holdfast_enable, struct task_struct *p)
 		 * run. By a turn of its own, not of a small part of a large group.
 		 */
 		tctx->cpu = scx_bpf_task_cpu(p);
-		tctx->vtime = time_at(tctx->cpu, HF_WEIGHT_NICE0) +
+		tctx->vtime = time_at(tctx->cpu) +
 			      hf_scale_by_weight(params.slice_ns, p->scx.weight * HF_WEIGHT_SCALE);
 		tctx->weight = weight_of(p, tctx);
 		tctx->waits_since = 0;

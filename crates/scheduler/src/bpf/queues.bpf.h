@@ -52,33 +52,39 @@ __noinline bool pull(u32 tid, u64 queue, s32 cpu)
 	return done;
 }
 
-static void take_first(struct task_struct *p, u64 *key, u32 *weight)
+/* Who is first of those who wait for a CPU. */
+struct first {
+	u64 queue;
+	u64 key;    /* that it was queued with */
+	u32 weight; /* among all tasks of the host */
+};
+
+static void note_first(struct task_struct *p, u64 *key, u32 *weight)
 {
-	const struct task_ctx *tctx = weight ? task_ctx_of(p) : NULL;
+	const struct task_ctx *tctx = task_ctx_of(p);
 
 	*key = p->scx.dsq_vtime;
-	if (weight)
-		*weight = tctx ? tctx->weight : HF_WEIGHT_NICE0;
+	*weight = tctx ? tctx->weight : HF_WEIGHT_NICE0;
 }
 
-/* Who is first in a queue, by the key it was queued with. */
-static bool first_in(u64 queue, u64 *key)
+/* Who is first in a queue. */
+static bool first_in(u64 queue, u64 *key, u32 *weight)
 {
 	struct task_struct *head;
 
 	bpf_rcu_read_lock();
 	head = __COMPAT_scx_bpf_dsq_peek(queue);
 	if (head)
-		*key = head->scx.dsq_vtime;
+		note_first(head, key, weight);
 	bpf_rcu_read_unlock();
 	return head;
 }
 
 /*
  * The same of those that may run on @cpu: one that may not must not end the turns there. If there
- * is none among many, the key of the last of them, before which none comes. @weight may be NULL.
+ * is none among many, the last of them, before whom none comes.
  */
-__noinline bool first_for(u64 queue, s32 cpu, u64 *key __arg_nonnull, u32 *weight)
+__noinline bool first_for(u64 queue, s32 cpu, u64 *key __arg_nonnull, u32 *weight __arg_nonnull)
 {
 	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
 	struct task_struct *head, *q;
@@ -92,7 +98,7 @@ __noinline bool first_for(u64 queue, s32 cpu, u64 *key __arg_nonnull, u32 *weigh
 		goto out;
 	found = may_run_on(head, cpu);
 	if (found) {
-		take_first(head, key, weight);
+		note_first(head, key, weight);
 		goto out;
 	}
 	cctx->nr_seen = 0;
@@ -100,7 +106,7 @@ __noinline bool first_for(u64 queue, s32 cpu, u64 *key __arg_nonnull, u32 *weigh
 		/* Counted in memory: the verifier would go through each value of a variable. */
 		found = may_run_on(q, cpu) || ++cctx->nr_seen >= FIRST_SCAN_TASKS;
 		if (found) {
-			take_first(q, key, weight);
+			note_first(q, key, weight);
 			break;
 		}
 	}
@@ -112,24 +118,23 @@ out:
 /*
  * Has another LLC fallen far behind somebody here, who is at @vtime and weighs @weight? By turns of the heavier of the
  * two: those of a light one may be more than the others there can be behind. One is looked at, a different one each
- * time. Its queue, and who is first in it.
+ * time: @first is who is first there.
  */
-static bool far_behind(s32 cpu, u64 vtime, u32 weight, u64 *queue, u64 *key)
+static bool far_behind(s32 cpu, u64 vtime, u32 weight, struct first *first)
 {
-	u32 other, other_weight;
-	u64 lag, other_key;
+	struct first other = {};
+	u64 lag;
 
 	if (nr_llcs <= 1)
 		return false;
-	other = bpf_get_prandom_u32() % nr_llcs;
-	if (other == llc_of(cpu) || !first_for(other, cpu, &other_key, &other_weight))
+	other.queue = bpf_get_prandom_u32() % nr_llcs;
+	if (other.queue == llc_of(cpu) || !first_for(other.queue, cpu, &other.key, &other.weight))
 		return false;
 	lag = hf_scale_by_weight(params.slice_ns * LLC_LAG_SLICES,
-				 weight < other_weight ? other_weight : weight);
-	if (!hf_vtime_before(other_key + lag, vtime))
+				 weight < other.weight ? other.weight : weight);
+	if (!hf_vtime_before(other.key + lag, vtime))
 		return false;
-	*queue = other;
-	*key = other_key;
+	*first = other;
 	return true;
 }
 
@@ -139,28 +144,28 @@ static bool far_behind(s32 cpu, u64 vtime, u32 weight, u64 *queue, u64 *key)
  * run on. False if there is none.
  */
 static bool next_queue(s32 cpu, struct cpu_ctx *cctx, u32 llc, const struct task_ctx *prev,
-		       u64 *queue, u64 *key)
+		       struct first *first)
 {
-	bool found = first_for(llc, cpu, key, NULL);
-	u64 other_key, vtime;
+	bool found = first_for(llc, cpu, &first->key, &first->weight);
+	u64 prev_vtime = prev ? prev->vtime + cctx->vtime_offset : 0, vtime;
+	struct first own = { .queue = HF_CPU_QUEUE + cpu };
 
-	*queue = llc;
+	first->queue = llc;
 	if (cctx->has_pinned) {
-		if (!first_in(HF_CPU_QUEUE + cpu, &other_key)) {
+		if (!first_in(own.queue, &own.key, &own.weight)) {
 			cctx->has_pinned = false;
-		} else if (!found || hf_vtime_before(other_key, *key)) {
-			*queue = HF_CPU_QUEUE + cpu;
-			*key = other_key;
+		} else if (!found || hf_vtime_before(own.key, first->key)) {
+			*first = own;
 			found = true;
 		}
 	}
-	if (prev && (!found || hf_vtime_before(prev->vtime, *key)))
-		vtime = prev->vtime;
+	if (prev && (!found || hf_vtime_before(prev_vtime, first->key)))
+		vtime = prev_vtime;
 	else if (found)
-		vtime = *key;
+		vtime = first->key;
 	else
 		return false;
-	return far_behind(cpu, vtime, prev ? prev->weight : HF_WEIGHT_NICE0, queue, key) || found;
+	return far_behind(cpu, vtime, prev ? prev->weight : HF_WEIGHT_NICE0, first) || found;
 }
 
 /* How often a CPU looks for those who wait for ever, and at how many in each queue. */

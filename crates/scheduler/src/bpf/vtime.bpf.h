@@ -3,13 +3,21 @@
 #ifndef __SCX_HOLDFAST_VTIME_BPF_H
 #define __SCX_HOLDFAST_VTIME_BPF_H
 
+/* The host's virtual time as the clock of this CPU has it. */
+static u64 host_time(const struct cpu_ctx *cctx)
+{
+	u64 now = READ_ONCE(vtime_now);
+
+	return now - READ_ONCE(cctx->vtime_offset);
+}
+
 /*
  * Whoever is furthest behind of those who want this CPU has come to @least. The host's word is shared
  * by all CPUs: written only when it moves, and not over what another wrote meanwhile.
  */
 static void time_passes(struct cpu_ctx *cctx, u64 least)
 {
-	u64 now = READ_ONCE(vtime_now), advanced = hf_advance(now, least);
+	u64 now = READ_ONCE(vtime_now), advanced = hf_advance(now, least + cctx->vtime_offset);
 
 	if (cctx->wanted)
 		WRITE_ONCE(cctx->vtime_here, hf_advance(cctx->vtime_here, least));
@@ -17,49 +25,64 @@ static void time_passes(struct cpu_ctx *cctx, u64 least)
 		__sync_val_compare_and_swap(&vtime_now, now, advanced);
 }
 
-/* At @now somebody waits for this CPU, or nobody does. Until somebody did its time was the host's. */
+/*
+ * At @now somebody waits for this CPU, or nobody does. Until somebody did its time was the host's. It may have
+ * been far behind: then the clock of this CPU goes on, so that its tasks stay where they are, and is set
+ * to be the host's by its offset. Whoever reads while these are written sees the same time.
+ */
 static void set_wanted(struct cpu_ctx *cctx, bool wanted, u64 now)
 {
-	if (!wanted || !cctx->wanted || time_delta(now, cctx->wanted_since) > HF_OWN_TIME_NS) {
-		cctx->wanted_since = now;
+	u64 further = 0;
+
+	if (cctx->wanted && (!wanted || hf_may_begin_anew(now, cctx->looked_at)))
+		further = hf_begin_anew(host_time(cctx), cctx->vtime_here, cctx->behind, &params);
+	if (further)
+		WRITE_ONCE(cctx->vtime_offset, cctx->vtime_offset + further);
+	if (further || !wanted || !cctx->wanted) {
 		WRITE_ONCE(cctx->behind, 0);
-		WRITE_ONCE(cctx->vtime_here, READ_ONCE(vtime_now));
+		WRITE_ONCE(cctx->vtime_here, host_time(cctx));
 	}
 	cctx->wanted = wanted;
+	cctx->looked_at = now;
 }
 
-/* Whoever is first of those who wait for this CPU is at @first. */
-static void note_first(struct cpu_ctx *cctx, u64 first)
+/* Of those who wait for this CPU the first is at @first. */
+static void set_behind(struct cpu_ctx *cctx, u64 first, u32 weight)
 {
-	u64 now = READ_ONCE(vtime_now);
-
-	WRITE_ONCE(cctx->behind, hf_vtime_before(first, now) ? now - first : 0);
+	WRITE_ONCE(cctx->behind,
+		   hf_behind_host(host_time(cctx), first, weight, cctx->behind, &params));
 }
 
-/* Virtual time at @cpu for a task of @weight. */
-static u64 time_at(s32 cpu, u32 weight)
+/* Virtual time at @cpu. */
+static u64 time_at(s32 cpu)
 {
 	const struct cpu_ctx *cctx = cpu_ctx_of(cpu);
-	u64 now = READ_ONCE(vtime_now), behind;
 
 	if (!cctx)
-		return now;
-	/* In this order: it is written after the time, and reset before, and on x86 both stay in order. */
-	behind = READ_ONCE(cctx->behind);
-	return hf_time_at(now, READ_ONCE(cctx->vtime_here), behind, weight, &params);
+		return READ_ONCE(vtime_now);
+	/* In this order: it is written after the rest, and reset between the two, and on x86 both stay in order. */
+	return READ_ONCE(cctx->behind) ? READ_ONCE(cctx->vtime_here) : host_time(cctx);
 }
 
-static u64 time_of(const struct task_ctx *tctx)
+/* What to add to virtual times of @cpu, to compare them with those of other CPUs. */
+static u64 offset_of(s32 cpu)
 {
-	return time_at(tctx->cpu, tctx->weight);
+	const struct cpu_ctx *cctx = cpu_ctx_of(cpu);
+
+	return cctx ? READ_ONCE(cctx->vtime_offset) : 0;
 }
 
 /* What the virtual time of a task would be at @cpu. */
 static u64 vtime_at(const struct task_ctx *tctx, s32 cpu)
 {
-	return tctx->cpu == cpu ? tctx->vtime
-				: hf_move(tctx->vtime, time_of(tctx), time_at(cpu, tctx->weight),
-					  tctx->weight, &params);
+	u64 from, to;
+
+	if (tctx->cpu == cpu)
+		return tctx->vtime;
+	from = offset_of(tctx->cpu);
+	to = offset_of(cpu);
+	return hf_move(tctx->vtime + from, time_at(tctx->cpu) + from, time_at(cpu) + to, &params) -
+	       to;
 }
 
 /* Its own weight may have been changed, and others of its group may have come or gone. */
@@ -69,14 +92,14 @@ static void reweigh(struct task_struct *p, struct task_ctx *tctx)
 
 	if (weight == tctx->weight)
 		return;
-	tctx->vtime = hf_reweigh(tctx->vtime, time_of(tctx), tctx->weight, weight);
+	tctx->vtime = hf_reweigh(tctx->vtime, time_at(tctx->cpu), tctx->weight, weight);
 	tctx->weight = weight;
 }
 
 /* No further back behind its groups than a member may be. These have members on many CPUs, and go by the host's time. */
 static u64 behind_groups(const struct task_ctx *tctx, u64 vtime, bool slept)
 {
-	u64 behind = READ_ONCE(vtime_now) - time_of(tctx);
+	u64 behind = READ_ONCE(vtime_now) - time_at(tctx->cpu);
 
 	return place_in_groups(vtime + behind, tctx->group, tctx->own_weight, tctx->weight, slept) -
 	       behind;
@@ -87,7 +110,7 @@ static void place(struct task_ctx *tctx, s32 cpu, bool slept)
 {
 	tctx->vtime = vtime_at(tctx, cpu);
 	tctx->cpu = cpu;
-	tctx->vtime = hf_place(tctx->vtime, time_of(tctx), tctx->weight, slept, &params);
+	tctx->vtime = hf_place(tctx->vtime, time_at(tctx->cpu), tctx->weight, slept, &params);
 }
 
 /* The same where others may wait for that CPU. Where nobody does, groups need not be asked. */
@@ -150,7 +173,7 @@ static void forgive(struct task_ctx *tctx)
 {
 	u32 slices = nr_llcs > 1 ? LLC_LAG_SLICES + 2 : 1;
 
-	tctx->vtime = hf_forgive(tctx->vtime, time_of(tctx), tctx->weight, slices, &params);
+	tctx->vtime = hf_forgive(tctx->vtime, time_at(tctx->cpu), tctx->weight, slices, &params);
 }
 
 #endif /* __SCX_HOLDFAST_VTIME_BPF_H */
