@@ -14,15 +14,13 @@ fn main() {
     let include = out.join("include");
     let dir = include.join("holdfast");
     fs::create_dir_all(&dir).expect("OUT_DIR is writable");
-    let policy = manifest.join("../policy/policy.h");
-    let mut headers: Vec<_> = fs::read_dir(manifest.join("include/holdfast"))
-        .expect("the headers are there")
-        .map(|entry| entry.expect("readable directory").path())
-        .collect();
-    headers.push(policy);
-    for header in &headers {
-        println!("cargo::rerun-if-changed={}", header.display());
-        fs::copy(header, dir.join(header.file_name().expect("a file"))).expect("copy a header");
+    for from in ["include/holdfast", "../policy/include/holdfast"] {
+        let from = manifest.join(from);
+        println!("cargo::rerun-if-changed={}", from.display());
+        for header in fs::read_dir(from).expect("the headers are there") {
+            let header = header.expect("readable directory");
+            fs::copy(header.path(), dir.join(header.file_name())).expect("copy a header");
+        }
     }
     println!("cargo::metadata=include={}", include.display());
 

@@ -43,12 +43,13 @@ impl ParseCallbacks for RustNames {
 }
 
 fn main() {
-    println!("cargo::rerun-if-changed=policy.h");
+    println!("cargo::rerun-if-changed=include");
     println!("cargo::rerun-if-changed=native.c");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
 
     bindgen::Builder::default()
         .header("native.c")
+        .clang_arg("-Iinclude")
         .allowlist_item("(hf|HF)_.*")
         .rustified_enum("hf_(class|verdict|target)")
         .derive_default(true)
@@ -62,5 +63,9 @@ fn main() {
         .write_to_file(out.join("policy.rs"))
         .expect("OUT_DIR is writable");
 
-    cc::Build::new().file("native.c").warnings_into_errors(true).compile("holdfast_policy");
+    cc::Build::new()
+        .file("native.c")
+        .include("include")
+        .warnings_into_errors(true)
+        .compile("holdfast_policy");
 }

@@ -9,4 +9,4 @@ typedef uint64_t u64;
 typedef int64_t s64;
 
 #define HF_FN
-#include "policy.h"
+#include <holdfast/policy.h>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What more than one of the property tests is given.
-#![allow(dead_code, reason = "each test uses what it needs")]
 
 use holdfast_policy::{Siblings, VcpuClass};
 use proptest::prelude::*;

@@ -6,9 +6,7 @@ use holdfast_policy::{
 };
 use proptest::prelude::*;
 
-mod common;
-
-use common::{class, siblings};
+use crate::common::{class, siblings};
 
 #[test]
 fn a_waiter_runs_its_holder_and_a_caller_whom_it_called() {

@@ -4,9 +4,7 @@
 use holdfast_policy::{Grace, Params, Siblings, VcpuClass, Verdict, is_worth_extending, see};
 use proptest::prelude::*;
 
-mod common;
-
-use common::{class, siblings};
+use crate::common::{class, siblings};
 
 fn params() -> impl Strategy<Value = Params> {
     (1_000u64..100_000, 1u64..100, 0u32..=1000, 0u64..50_000_000).prop_map(

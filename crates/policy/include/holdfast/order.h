@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/* Who is next. */
+#ifndef __HOLDFAST_ORDER_H
+#define __HOLDFAST_ORDER_H
+
+/*
+ * Where a runnable task is queued. A vCPU that was preempted while siblings wait for it
+ * goes ahead of its turn, and so does one that had stopped to wait for a lock and is
+ * woken, for the lock is its own now, or one with an interrupt to serve that a sibling spins
+ * for. Only the order changes: what it runs is charged in full, and once it is further ahead
+ * than the boost it waits like everybody else. The boost is in CPU time of its own, so that it
+ * is worth the same to a small vCPU as to a large one.
+ */
+HF_FN u64 hf_queue_key(u64 vtime, enum hf_class class, bool woken, u32 weight,
+		       const struct hf_params *prm)
+{
+	bool first = woken ? hf_is_queued(class) || class == HF_IRQ : hf_is_protected(class);
+
+	return first ? vtime - hf_part_of_slice(prm->resume_boost_permille, weight, prm) : vtime;
+}
+
+/*
+ * @from gives its CPU to @to, which would come later: they swap places. What the two have
+ * coming together, in CPU time, does not change, so no number of yields wins their VM anything.
+ * A place is worth more CPU time to the heavier one: it comes less far forward, or goes less far
+ * back.
+ */
+HF_FN void hf_swap_places(u64 *from_vtime, u32 from_weight, u64 *to_vtime, u32 to_weight)
+{
+	u64 ahead = *to_vtime - *from_vtime;
+
+	if (!hf_vtime_before(*from_vtime, *to_vtime))
+		return;
+	*from_vtime += from_weight > to_weight ? ahead * to_weight / from_weight : ahead;
+	*to_vtime -= from_weight < to_weight ? ahead * from_weight / to_weight : ahead;
+}
+
+/*
+ * May @from give its CPU to @to although the task with @first_key is next? As far as a
+ * preempted holder goes ahead of its turn, and no further: else a VM of vCPUs that hand
+ * the CPU to one another would never come to the end of its turn.
+ */
+HF_FN bool hf_may_give(u64 from_vtime, u32 from_weight, u64 to_vtime, u32 to_weight, u64 first_key,
+		       const struct hf_params *prm)
+{
+	hf_swap_places(&from_vtime, from_weight, &to_vtime, to_weight);
+	return !hf_vtime_before(first_key,
+				hf_queue_key(to_vtime, HF_HOLDER, false, to_weight, prm));
+}
+
+/*
+ * May a waking task of @weight with this key take the CPU from one whose virtual time is
+ * @curr_vtime? One that has slept for long is a slice behind the beginning of a turn: with a
+ * margin of less than that it need not wait for the end of one. A vCPU that is woken @by_sibling
+ * has to be further behind: those that sleep until a sibling lets them have a mutex or a byte
+ * would cut turns short as often as that, to run at once and contend again.
+ */
+HF_FN bool hf_wakeup_preempts(u64 key, u64 curr_vtime, u32 weight, bool by_sibling,
+			      const struct hf_params *prm)
+{
+	u32 permille = prm->wakeup_margin_permille;
+	u64 margin;
+
+	if (by_sibling && permille < prm->sibling_margin_permille)
+		permille = prm->sibling_margin_permille;
+	margin = hf_part_of_slice(permille, weight, prm);
+	return hf_vtime_before(key + margin, curr_vtime);
+}
+
+#endif /* __HOLDFAST_ORDER_H */
