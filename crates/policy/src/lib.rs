@@ -105,18 +105,17 @@ impl Params {
         unsafe { raw::hf_place(vtime, vtime_now, weight, slept, self) }
     }
 
-    /// How far those who want a CPU are behind the host's virtual time, if more of them want it than others: the first of
-    /// those who wait has `weight` and is at `first`. `behind`: how far they were before.
+    /// How far those who want a CPU are behind the host's virtual time, if more of them want it than others: whoever is furthest
+    /// behind of those who wait, or run and may not run elsewhere, has `weight` and is at `first`. `behind`: how far they were before.
     pub fn behind_host(&self, vtime_now: u64, first: u64, weight: u32, behind: u64) -> u64 {
         // SAFETY: reads `self` only.
         unsafe { raw::hf_behind_host(vtime_now, first, weight, behind, self) }
     }
 
-    /// How much further the tasks of a CPU are when its time, which is `here`, begins anew with the host's, which the first of
-    /// those who wait is `behind`; 0: it need not.
-    pub fn begin_anew(&self, vtime_now: u64, here: u64, behind: u64) -> u64 {
+    /// How much further the tasks of a CPU are when its time, which is `here`, begins anew with the host's; 0: it need not.
+    pub fn begin_anew(&self, vtime_now: u64, here: u64) -> u64 {
         // SAFETY: reads `self` only.
-        unsafe { raw::hf_begin_anew(vtime_now, here, behind, self) }
+        unsafe { raw::hf_begin_anew(vtime_now, here, self) }
     }
 
     /// How far the times of two CPUs are apart by nothing but who wants them.

@@ -112,9 +112,10 @@ HF_FN u64 hf_credit(u32 weight, bool slept, const struct hf_params *prm)
 /*
  * Where CPUs are not for everybody time passes more slowly on some, and goes by those who want them: by the host's time
  * all of these would be as far behind as one may be, whatever they weigh, and who wakes would come after them. How far
- * they are behind the host's: @first is that of the first who waits, and @weight its weight. Who has slept or goes first
- * is behind by less than a turn of its own, which may be long, and says nothing unless they were @behind before. Who
- * runs may be due all of a CPU and more, and ever further behind: that is no time for others.
+ * they are behind the host's: @first is that of whoever is, and @weight its weight: the first of those who wait, or who
+ * runs if that may run nowhere else. Others that run may be due all of a CPU and more, and ever further behind, which is
+ * no time for anybody else. Who has slept or goes first is behind by less than a turn of its own, which may be long,
+ * and says nothing unless they were @behind before.
  */
 HF_FN u64 hf_behind_host(u64 vtime_now, u64 first, u32 weight, u64 behind,
 			 const struct hf_params *prm)
@@ -144,17 +145,10 @@ HF_FN bool hf_may_begin_anew(u64 now_ns, u64 since_ns)
 	return now_ns / HF_OWN_TIME_NS != since_ns / HF_OWN_TIME_NS;
 }
 
-/*
- * How much further its tasks are when it does: as far behind or ahead there as they were. 0: it need not. They are at
- * @here and later, and the first who waits is so far @behind the host's time, but perhaps was queued before
- * the last beginning.
- */
-HF_FN u64 hf_begin_anew(u64 vtime_now, u64 here, u64 behind, const struct hf_params *prm)
+/* How much further its tasks are when it does, where it is @here: as far behind or ahead as they were. 0: it need not. */
+HF_FN u64 hf_begin_anew(u64 vtime_now, u64 here, const struct hf_params *prm)
 {
-	u64 most = hf_vtime_before(here, vtime_now) ? vtime_now - here : 0;
-	u64 further = behind < most ? behind : most;
-
-	return further > hf_far_apart(prm) ? further : 0;
+	return hf_vtime_before(here + hf_far_apart(prm), vtime_now) ? vtime_now - here : 0;
 }
 
 /*

@@ -37,6 +37,29 @@ proptest! {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..Default::default() })]
+
+    /// However far they are apart, and although turns end at ticks.
+    #[test]
+    fn weights_hold_among_those_that_are_pinned_to_a_cpu(
+        here in prop::collection::vec(1u32..1000, 1..6),
+        there in prop::collection::vec(1u32..1000, 2..12),
+        overrun_ns in 0..2 * MS,
+    ) {
+        let pinned = |cpus, weight: &u32| {
+            Task { cpus, overrun_ns, ..Task::new(weight * WEIGHT_NICE0 / 100) }
+        };
+        let here = here.iter().map(|weight| pinned(1, weight));
+        let there: Vec<Task> = there.iter().map(|weight| pinned(2, weight)).collect();
+        let fair = fair_shares(&there, 1);
+        let mut tasks: Vec<Task> = there.into_iter().chain(here).collect();
+        simulate(&mut tasks, 2, 40 * SECOND, 0, 0);
+        for (task, fair) in tasks.iter().zip(fair) {
+            let share = task.ran_ns as f64 / (40 * SECOND) as f64;
+            prop_assert!((share - fair).abs() < 0.002 + 0.02 * fair, "{share}, not {fair}: {tasks:?}");
+        }
+    }
+
     /// Whoever comes from a CPU that more want to one that fewer want neither gains nor loses by that.
     #[test]
     fn who_moves_takes_along_how_far_behind_it_was(
@@ -54,10 +77,10 @@ proptest! {
 #[test]
 fn who_wakes_on_a_cpu_that_more_want_than_others_does_not_wait_for_all_of_them() {
     let pinned = |cpus, percent| Task { cpus, ..Task::new(WEIGHT_NICE0 / 100 * percent) };
-    // Twice as many, or hardly more.
-    for hogs in [vec![(2, 100); 4], vec![(2, 101); 2], vec![(2, 104); 2]] {
+    // Twice as many, hardly more, or few that weigh much.
+    for hogs in [vec![100; 4], vec![101; 2], vec![104; 2], vec![1000, 10], vec![1000, 1000, 10]] {
         let mut tasks = vec![pinned(1, 100), pinned(1, 100)];
-        tasks.extend(hogs.iter().map(|(cpus, percent)| pinned(*cpus, *percent)));
+        tasks.extend(hogs.iter().map(|percent| pinned(2, *percent)));
         tasks.push(Task { runs_ns: 500_000, sleeps_ns: 10 * MS, ..pinned(2, 100) });
         simulate(&mut tasks, 2, 20 * SECOND, 0, 0);
         let sleeper = tasks.last().unwrap();
@@ -65,7 +88,10 @@ fn who_wakes_on_a_cpu_that_more_want_than_others_does_not_wait_for_all_of_them()
         // It wants 0.5 of 10.5 ms.
         assert!(share > 0.045, "{share}");
         // Until the two CPUs are a turn apart each of the others there goes before it.
-        assert!(sleeper.longest_wait_ns < 40 * MS, "{}", sleeper.longest_wait_ns);
+        let weights: u32 = tasks[2..].iter().map(|task| task.weight).sum();
+        let turn_ns = 4 * PARAMS.slice_ns * u64::from(weights) / u64::from(WEIGHT_NICE0);
+        let longest_ns = tasks.last().unwrap().longest_wait_ns;
+        assert!(longest_ns < turn_ns, "{longest_ns} ns beside {hogs:?}");
     }
 }
 

@@ -89,6 +89,11 @@ impl Task {
         self.cpus >> cpu & 1 == 1
     }
 
+    /// May it run on one CPU only?
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.cpus.is_power_of_two()
+    }
+
     /// Does it always want to run?
     pub(crate) fn is_hog(&self) -> bool {
         self.sleeps_ns == 0
@@ -264,6 +269,10 @@ impl Host<'_> {
     /// Whoever is furthest behind of those who want `cpu` has come to `least`.
     fn time_passes(&mut self, cpu: usize, least: u64) {
         self.vtime_now = advance(self.vtime_now, least);
+        self.time_passes_here(cpu, least);
+    }
+
+    fn time_passes_here(&mut self, cpu: usize, least: u64) {
         if let Some((here, since_ns)) = self.cpus[cpu].here {
             self.cpus[cpu].here = Some((advance(here, least), since_ns));
         }
@@ -271,26 +280,44 @@ impl Host<'_> {
 
     /// `first` waits for `cpu`, or nobody does.
     fn set_wanted(&mut self, cpu: usize, first: Option<(usize, u64)>) {
-        let Cpu { here, behind, .. } = self.cpus[cpu];
-        if let Some((here, since_ns)) = here {
+        if let Some((here, since_ns)) = self.cpus[cpu].here {
             self.cpus[cpu].here = Some((here, self.now_ns));
             if first.is_none() || may_begin_anew(self.now_ns, since_ns) {
-                let further = PARAMS.begin_anew(self.vtime_now, here, behind);
-                for task in self.tasks.iter_mut().filter(|task| task.cpu == cpu) {
-                    task.vtime = task.vtime.wrapping_add(further);
-                }
+                let further = PARAMS.begin_anew(self.vtime_now, self.time_at(cpu));
+                self.begin_anew(cpu, further);
                 if further > 0 || first.is_none() {
                     (self.cpus[cpu].here, self.cpus[cpu].behind) = (None, 0);
                 }
             }
         }
-        let Some((i, key)) = first else { return };
+        let Some((i, _)) = first else { return };
         self.cpus[cpu].here.get_or_insert((self.vtime_now, self.now_ns));
-        let vtime = self.cpus[cpu].runs.map_or(key, |i| self.tasks[i].vtime);
-        self.time_passes(cpu, if vtime_before(vtime, key) { vtime } else { key });
+        let key = self.key(i).expect("it waits");
+        let runs = self.cpus[cpu].runs.filter(|i| vtime_before(self.tasks[*i].vtime, key));
+        let least = runs.map_or(key, |i| self.tasks[i].vtime);
+        self.vtime_now = advance(self.vtime_now, least);
+        // Who runs and may run elsewhere does not count here.
+        let (i, least) = match runs.filter(|i| self.tasks[*i].is_pinned()) {
+            Some(i) => (i, least),
+            None => (i, key),
+        };
+        self.time_passes_here(cpu, least);
         let Task { weight, .. } = self.tasks[i];
-        let behind = PARAMS.behind_host(self.vtime_now, key, weight, self.cpus[cpu].behind);
+        let behind = PARAMS.behind_host(self.vtime_now, least, weight, self.cpus[cpu].behind);
         self.cpus[cpu].behind = behind;
+    }
+
+    /// Tasks of `cpu` are so much `further` from now on, and those in its own queue are queued there.
+    fn begin_anew(&mut self, cpu: usize, further: u64) {
+        for task in self.tasks.iter_mut().filter(|task| task.cpu == cpu) {
+            task.vtime = task.vtime.wrapping_add(further);
+            let is_pinned = task.is_pinned();
+            if let State::Queued { key, .. } = &mut task.state
+                && is_pinned
+            {
+                *key = key.wrapping_add(further);
+            }
+        }
     }
 
     /// Whoever has waited for so long that it has a turn: one of `LATE_TURNS`, as in the scheduler.
@@ -343,6 +370,7 @@ impl Host<'_> {
         }
         let first = self.first(cpu);
         self.set_wanted(cpu, first);
+        let first = first.map(|(i, _)| (i, self.key(i).expect("it waits")));
         if let Some(late) = self.late(cpu) {
             if let Some(i) = prev {
                 self.preempt(cpu, i);

@@ -175,7 +175,7 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	enum hf_class class;
 	struct cpu_ctx *cctx;
 	bool selected, first;
-	u64 key, queue;
+	u64 key, host_key, queue;
 	s32 cpu;
 
 	/* At the end of a turn it waits like everybody else: two of them would have the CPU for ever. */
@@ -215,8 +215,7 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	if (first && !cut_short)
 		count_resumed_first(p);
 
-	/* In a queue tasks of many CPUs are compared. */
-	key += offset_of(tctx->cpu);
+	host_key = key + offset_of(tctx->cpu);
 	if (queue >= HF_CPU_QUEUE && (cctx = cpu_ctx_of(scx_bpf_task_cpu(p))))
 		cctx->has_pinned = true;
 	if (woken)
@@ -226,7 +225,8 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	if (!tctx->waits_since)
 		tctx->waits_since = scx_bpf_now();
 	tctx->queued = true;
-	scx_bpf_dsq_insert_vtime(p, queue, cut_short ? 0 : params.slice_ns, key, enq_flags);
+	scx_bpf_dsq_insert_vtime(p, queue, cut_short ? 0 : params.slice_ns,
+				 queue < HF_CPU_QUEUE ? host_key : key, enq_flags);
 
 	/* Has one run out of work since then? It saw the queue without this task. */
 	if (cpu < 0)
@@ -234,7 +234,7 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	if (cpu >= 0)
 		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
 	else if (woken && p->policy != SCHED_IDLE)
-		wakeup_preempt(p, key, tctx->weight, tctx->by_sibling && !first);
+		wakeup_preempt(p, host_key, tctx->weight, tctx->by_sibling && !first);
 }
 
 void BPF_STRUCT_OPS(holdfast_dequeue, struct task_struct *p, u64 deq_flags)
@@ -308,13 +308,16 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 	if (tctx)
 		charge(prev, tctx, cctx, now);
 
+	if (cctx->wanted && hf_may_begin_anew(now, cctx->looked_at))
+		begin_anew(cctx);
+	cctx->looked_at = now;
+
 	others = next_queue(cpu, cctx, llc, tctx, &first);
-	set_wanted(cctx, others, now);
+	set_wanted(cctx, others);
 	if (others) {
 		/* From here on by the clock of this CPU, as @prev is. */
 		key = first.key - cctx->vtime_offset;
-		time_passes(cctx, tctx && hf_vtime_before(tctx->vtime, key) ? tctx->vtime : key);
-		set_behind(cctx, key, first.weight);
+		note_first(cctx, key, first.weight, tctx, prev && prev->nr_cpus_allowed == 1);
 	}
 	if (others && next_is_late(cpu, cctx, llc, now))
 		return;
@@ -331,7 +334,7 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 	if (cctx->has_pinned && scx_bpf_dsq_move_to_local(HF_CPU_QUEUE + cpu, 0))
 		return;
 	/* Whoever waited is gone. Nobody asks again before this CPU idles. */
-	set_wanted(cctx, false, now);
+	set_wanted(cctx, false);
 	if (nr_llcs > 1 && help_others(llc))
 		return;
 	if (tctx)
@@ -370,7 +373,7 @@ void BPF_STRUCT_OPS(holdfast_running, struct task_struct *p)
 {
 	struct cpu_ctx *cctx = cpu_ctx_of(scx_bpf_task_cpu(p));
 	struct task_ctx *tctx = task_ctx_of(p);
-	u64 now = scx_bpf_now();
+	u64 now = scx_bpf_now(), least;
 
 	if (!cctx || !tctx)
 		return;
@@ -389,8 +392,11 @@ void BPF_STRUCT_OPS(holdfast_running, struct task_struct *p)
 	 * kernel thread that did not wait for its turn says nothing of who is behind, nor does
 	 * one whose turn it is because it has waited for so long.
 	 */
-	if (!is_pcpu_kthread(p) && !is_late(tctx, now))
-		time_passes(cctx, tctx->vtime - hf_credit(tctx->weight, false, &params));
+	if (!is_pcpu_kthread(p) && !is_late(tctx, now)) {
+		least = tctx->vtime - hf_credit(tctx->weight, false, &params);
+		host_time_passes(cctx, least);
+		time_here_passes(cctx, least);
+	}
 	tctx->waits_since = 0;
 	cctx->curr_vtime = tctx->vtime;
 	cctx->curr_charged_at = now;
@@ -422,7 +428,7 @@ void BPF_STRUCT_OPS(holdfast_tick, struct task_struct *p)
 	/* With nobody waiting the turn just goes on, and the guest is not left for a decision. */
 	if (!scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) && !others_wait(cpu, cctx) &&
 	    !far_behind(cpu, tctx->vtime + cctx->vtime_offset, tctx->weight, &first)) {
-		set_wanted(cctx, false, 0);
+		set_wanted(cctx, false);
 		forgive(tctx);
 		cctx->curr_vtime = tctx->vtime;
 		cctx->leaves = should_leave_core(p, cpu, cctx);

@@ -3,7 +3,10 @@
 #ifndef __SCX_HOLDFAST_QUEUES_BPF_H
 #define __SCX_HOLDFAST_QUEUES_BPF_H
 
-/* Tasks that may run on one CPU only have a queue each CPU, which other CPUs need not search. */
+/*
+ * Tasks that may run on one CPU only have a queue each CPU, which other CPUs need not search. It is ordered by
+ * the clock of that CPU, and an LLC's queue, in which tasks of many CPUs are compared, by the host's time.
+ */
 #define HF_CPU_QUEUE (1ULL << 16)
 
 /* How far into a queue one looks for the target of a directed yield. */
@@ -55,11 +58,11 @@ __noinline bool pull(u32 tid, u64 queue, s32 cpu)
 /* Who is first of those who wait for a CPU. */
 struct first {
 	u64 queue;
-	u64 key;    /* that it was queued with */
+	u64 key;    /* that it was queued with, in the host's time */
 	u32 weight; /* among all tasks of the host */
 };
 
-static void note_first(struct task_struct *p, u64 *key, u32 *weight)
+static void take_first(struct task_struct *p, u64 *key, u32 *weight)
 {
 	const struct task_ctx *tctx = task_ctx_of(p);
 
@@ -75,7 +78,7 @@ static bool first_in(u64 queue, u64 *key, u32 *weight)
 	bpf_rcu_read_lock();
 	head = __COMPAT_scx_bpf_dsq_peek(queue);
 	if (head)
-		note_first(head, key, weight);
+		take_first(head, key, weight);
 	bpf_rcu_read_unlock();
 	return head;
 }
@@ -98,7 +101,7 @@ __noinline bool first_for(u64 queue, s32 cpu, u64 *key __arg_nonnull, u32 *weigh
 		goto out;
 	found = may_run_on(head, cpu);
 	if (found) {
-		note_first(head, key, weight);
+		take_first(head, key, weight);
 		goto out;
 	}
 	cctx->nr_seen = 0;
@@ -106,7 +109,7 @@ __noinline bool first_for(u64 queue, s32 cpu, u64 *key __arg_nonnull, u32 *weigh
 		/* Counted in memory: the verifier would go through each value of a variable. */
 		found = may_run_on(q, cpu) || ++cctx->nr_seen >= FIRST_SCAN_TASKS;
 		if (found) {
-			note_first(q, key, weight);
+			take_first(q, key, weight);
 			break;
 		}
 	}
@@ -152,11 +155,13 @@ static bool next_queue(s32 cpu, struct cpu_ctx *cctx, u32 llc, const struct task
 
 	first->queue = llc;
 	if (cctx->has_pinned) {
-		if (!first_in(own.queue, &own.key, &own.weight)) {
-			cctx->has_pinned = false;
-		} else if (!found || hf_vtime_before(own.key, first->key)) {
-			*first = own;
+		if (first_in(own.queue, &own.key, &own.weight)) {
+			own.key += cctx->vtime_offset;
+			if (!found || hf_vtime_before(own.key, first->key))
+				*first = own;
 			found = true;
+		} else {
+			cctx->has_pinned = false;
 		}
 	}
 	if (prev && (!found || hf_vtime_before(prev_vtime, first->key)))

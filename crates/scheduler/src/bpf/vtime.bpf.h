@@ -11,46 +11,75 @@ static u64 host_time(const struct cpu_ctx *cctx)
 	return now - READ_ONCE(cctx->vtime_offset);
 }
 
+/* Virtual time at this CPU. */
+static u64 time_here(const struct cpu_ctx *cctx)
+{
+	/* In this order: it is written after the rest, and reset between the two, and on x86 both stay in order. */
+	return READ_ONCE(cctx->behind) ? READ_ONCE(cctx->vtime_here) : host_time(cctx);
+}
+
 /*
  * Whoever is furthest behind of those who want this CPU has come to @least. The host's word is shared
  * by all CPUs: written only when it moves, and not over what another wrote meanwhile.
  */
-static void time_passes(struct cpu_ctx *cctx, u64 least)
+static void host_time_passes(const struct cpu_ctx *cctx, u64 least)
 {
 	u64 now = READ_ONCE(vtime_now), advanced = hf_advance(now, least + cctx->vtime_offset);
 
-	if (cctx->wanted)
-		WRITE_ONCE(cctx->vtime_here, hf_advance(cctx->vtime_here, least));
 	if (advanced != now)
 		__sync_val_compare_and_swap(&vtime_now, now, advanced);
 }
 
-/*
- * At @now somebody waits for this CPU, or nobody does. Until somebody did its time was the host's. It may have
- * been far behind: then the clock of this CPU goes on, so that its tasks stay where they are, and is set
- * to be the host's by its offset. Whoever reads while these are written sees the same time.
- */
-static void set_wanted(struct cpu_ctx *cctx, bool wanted, u64 now)
+static void time_here_passes(struct cpu_ctx *cctx, u64 least)
 {
-	u64 further = 0;
+	if (cctx->wanted)
+		WRITE_ONCE(cctx->vtime_here, hf_advance(cctx->vtime_here, least));
+}
 
-	if (cctx->wanted && (!wanted || hf_may_begin_anew(now, cctx->looked_at)))
-		further = hf_begin_anew(host_time(cctx), cctx->vtime_here, cctx->behind, &params);
-	if (further)
-		WRITE_ONCE(cctx->vtime_offset, cctx->vtime_offset + further);
-	if (further || !wanted || !cctx->wanted) {
+/*
+ * From now on time here is the host's. If that was far ahead the clock of this CPU goes on, so that its tasks stay
+ * where they are, and is set to be the host's by its offset: whoever reads while these are written sees the same time.
+ */
+static void begin_anew(struct cpu_ctx *cctx)
+{
+	u64 further = hf_begin_anew(host_time(cctx), time_here(cctx), &params);
+
+	if (!further)
+		return;
+	WRITE_ONCE(cctx->vtime_offset, cctx->vtime_offset + further);
+	WRITE_ONCE(cctx->behind, 0);
+	WRITE_ONCE(cctx->vtime_here, host_time(cctx));
+}
+
+/* Somebody waits for this CPU, or nobody does. Until somebody did its time was the host's. */
+static void set_wanted(struct cpu_ctx *cctx, bool wanted)
+{
+	if (cctx->wanted && !wanted)
+		begin_anew(cctx);
+	if (!cctx->wanted || !wanted) {
 		WRITE_ONCE(cctx->behind, 0);
 		WRITE_ONCE(cctx->vtime_here, host_time(cctx));
 	}
 	cctx->wanted = wanted;
-	cctx->looked_at = now;
 }
 
-/* Of those who wait for this CPU the first is at @first. */
-static void set_behind(struct cpu_ctx *cctx, u64 first, u32 weight)
+/*
+ * Of those who wait for this CPU the first is at @key and weighs @weight; @prev, if there is one, would run on. It may
+ * be due all of a CPU and more, and ever further behind: only if it is @pinned here does time here go by it.
+ */
+static void note_first(struct cpu_ctx *cctx, u64 key, u32 weight, const struct task_ctx *prev,
+		       bool pinned)
 {
+	bool behind = prev && hf_vtime_before(prev->vtime, key);
+
+	host_time_passes(cctx, behind ? prev->vtime : key);
+	if (behind && pinned) {
+		key = prev->vtime;
+		weight = prev->weight;
+	}
+	time_here_passes(cctx, key);
 	WRITE_ONCE(cctx->behind,
-		   hf_behind_host(host_time(cctx), first, weight, cctx->behind, &params));
+		   hf_behind_host(host_time(cctx), key, weight, cctx->behind, &params));
 }
 
 /* Virtual time at @cpu. */
@@ -58,10 +87,7 @@ static u64 time_at(s32 cpu)
 {
 	const struct cpu_ctx *cctx = cpu_ctx_of(cpu);
 
-	if (!cctx)
-		return READ_ONCE(vtime_now);
-	/* In this order: it is written after the rest, and reset between the two, and on x86 both stay in order. */
-	return READ_ONCE(cctx->behind) ? READ_ONCE(cctx->vtime_here) : host_time(cctx);
+	return cctx ? time_here(cctx) : READ_ONCE(vtime_now);
 }
 
 /* What to add to virtual times of @cpu, to compare them with those of other CPUs. */
