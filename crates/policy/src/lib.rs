@@ -105,11 +105,11 @@ impl Params {
         unsafe { raw::hf_place(vtime, vtime_now, weight, slept, self) }
     }
 
-    /// How far those who want a CPU are behind the host's virtual time, if more of them want it than others: whoever is furthest
-    /// behind of those who wait, or run and may not run elsewhere, has `weight` and is at `first`. `behind`: how far they were before.
-    pub fn behind_host(&self, vtime_now: u64, first: u64, weight: u32, behind: u64) -> u64 {
+    /// Does a CPU have a virtual time of its own, where whoever is furthest behind of those who wait, or run and may not run
+    /// elsewhere, has `weight` and is at `first`?
+    pub fn has_own_time(&self, vtime_now: u64, first: u64, weight: u32) -> bool {
         // SAFETY: reads `self` only.
-        unsafe { raw::hf_behind_host(vtime_now, first, weight, behind, self) }
+        unsafe { raw::hf_has_own_time(vtime_now, first, weight, self) }
     }
 
     /// How much further the tasks of a CPU are when its time, which is `here`, begins anew with the host's; 0: it need not.

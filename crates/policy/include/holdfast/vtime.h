@@ -111,20 +111,17 @@ HF_FN u64 hf_credit(u32 weight, bool slept, const struct hf_params *prm)
 
 /*
  * Where CPUs are not for everybody time passes more slowly on some, and goes by those who want them: by the host's time
- * all of these would be as far behind as one may be, whatever they weigh, and who wakes would come after them. How far
- * they are behind the host's: @first is that of whoever is, and @weight its weight: the first of those who wait, or who
- * runs if that may run nowhere else. Others that run may be due all of a CPU and more, and ever further behind, which is
- * no time for anybody else. Who has slept or goes first is behind by less than a turn of its own, which may be long,
- * and says nothing unless they were @behind before.
+ * all of these would be as far behind as one may be, whatever they weigh, and who wakes would come after them. Does a
+ * CPU have a time of its own? @first is that of whoever is furthest behind there, and @weight its weight: the first of
+ * those who wait, or who runs if that may run nowhere else. Others that run may be due all of a CPU and more, and ever
+ * further behind, which is no time for anybody else. Who has slept or goes first is behind by less than a turn.
  */
-HF_FN u64 hf_behind_host(u64 vtime_now, u64 first, u32 weight, u64 behind,
-			 const struct hf_params *prm)
+HF_FN bool hf_has_own_time(u64 vtime_now, u64 first, u32 weight, const struct hf_params *prm)
 {
-	bool is_light = weight < HF_WEIGHT_NICE0 && !behind;
 	u64 turn = hf_scale_by_weight(prm->slice_ns * HF_TURN_MAX_SLICES,
-				      is_light ? weight : HF_WEIGHT_NICE0);
+				      weight < HF_WEIGHT_NICE0 ? weight : HF_WEIGHT_NICE0);
 
-	return hf_vtime_before(first + turn, vtime_now) ? vtime_now - first : 0;
+	return hf_vtime_before(first + turn, vtime_now);
 }
 
 /* So far the times of two CPUs are apart by nothing but who wants them: further than anybody may be behind. */

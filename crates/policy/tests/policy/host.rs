@@ -3,8 +3,8 @@
 //! sleep and wake, and VMs whose vCPUs claim what they like. It decides nothing: `policy.h` does, as in the scheduler.
 
 use holdfast_policy::{
-    Decision, Grace, Params, Siblings, Target, VcpuClass, Verdict, advance, charge, is_late,
-    may_begin_anew, see, swap_places, vtime_before, yield_target,
+    Decision, Grace, Params, Siblings, Target, VcpuClass, Verdict, WEIGHT_NICE0, advance, charge,
+    is_late, may_begin_anew, see, swap_places, vtime_before, yield_target,
 };
 
 /// What ships.
@@ -148,8 +148,8 @@ struct Cpu {
     until_ns: u64,
     /// Virtual time of those who want it, while somebody waits for it, and since when it has that.
     here: Option<(u64, u64)>,
-    /// How far whoever is first of those who wait was behind the host's when this CPU last looked.
-    behind: u64,
+    /// Is that not the host's?
+    has_own_time: bool,
 }
 
 struct Host<'a> {
@@ -180,7 +180,13 @@ pub(crate) fn simulate(
     let mut host = Host {
         tasks,
         cpus: vec![
-            Cpu { runs: None, since_ns: 0, until_ns: u64::MAX, here: None, behind: 0 };
+            Cpu {
+                runs: None,
+                since_ns: 0,
+                until_ns: u64::MAX,
+                here: None,
+                has_own_time: false
+            };
             nr_cpus
         ],
         banks_ns: vec![0; nr_vms],
@@ -246,8 +252,8 @@ impl Host<'_> {
 
     /// Virtual time at `cpu`.
     fn time_at(&self, cpu: usize) -> u64 {
-        let Cpu { here, behind, .. } = self.cpus[cpu];
-        here.filter(|_| behind > 0).map_or(self.vtime_now, |(here, _)| here)
+        let Cpu { here, has_own_time, .. } = self.cpus[cpu];
+        here.filter(|_| has_own_time).map_or(self.vtime_now, |(here, _)| here)
     }
 
     /// `i` becomes runnable on `cpu`, or runs there.
@@ -280,18 +286,19 @@ impl Host<'_> {
 
     /// `first` waits for `cpu`, or nobody does.
     fn set_wanted(&mut self, cpu: usize, first: Option<(usize, u64)>) {
-        if let Some((here, since_ns)) = self.cpus[cpu].here {
-            self.cpus[cpu].here = Some((here, self.now_ns));
-            if first.is_none() || may_begin_anew(self.now_ns, since_ns) {
-                let further = PARAMS.begin_anew(self.vtime_now, self.time_at(cpu));
-                self.begin_anew(cpu, further);
-                if further > 0 || first.is_none() {
-                    (self.cpus[cpu].here, self.cpus[cpu].behind) = (None, 0);
-                }
-            }
+        let since_ns = self.cpus[cpu].here.map(|(_, since_ns)| since_ns);
+        if since_ns.is_some_and(|since_ns| first.is_none() || may_begin_anew(self.now_ns, since_ns))
+        {
+            let here = self.time_at(cpu);
+            self.begin_anew(cpu, PARAMS.begin_anew(self.vtime_now, here));
+            self.cpus[cpu].has_own_time &= PARAMS.has_own_time(self.vtime_now, here, WEIGHT_NICE0);
         }
-        let Some((i, _)) = first else { return };
-        self.cpus[cpu].here.get_or_insert((self.vtime_now, self.now_ns));
+        let Some((i, _)) = first else {
+            (self.cpus[cpu].here, self.cpus[cpu].has_own_time) = (None, false);
+            return;
+        };
+        let here = self.cpus[cpu].here.map_or(self.vtime_now, |(here, _)| here);
+        self.cpus[cpu].here = Some((here, self.now_ns));
         let key = self.key(i).expect("it waits");
         let runs = self.cpus[cpu].runs.filter(|i| vtime_before(self.tasks[*i].vtime, key));
         let least = runs.map_or(key, |i| self.tasks[i].vtime);
@@ -303,8 +310,10 @@ impl Host<'_> {
         };
         self.time_passes_here(cpu, least);
         let Task { weight, .. } = self.tasks[i];
-        let behind = PARAMS.behind_host(self.vtime_now, least, weight, self.cpus[cpu].behind);
-        self.cpus[cpu].behind = behind;
+        let had_own = self.cpus[cpu].has_own_time;
+        let weight = if had_own { WEIGHT_NICE0.max(weight) } else { weight };
+        self.cpus[cpu].has_own_time = PARAMS.has_own_time(self.vtime_now, least, weight)
+            || had_own && self.tasks[i].is_pinned();
     }
 
     /// Tasks of `cpu` are so much `further` from now on, and those in its own queue are queued there.
@@ -317,6 +326,9 @@ impl Host<'_> {
             {
                 *key = key.wrapping_add(further);
             }
+        }
+        if let Some((here, _)) = &mut self.cpus[cpu].here {
+            *here = here.wrapping_add(further);
         }
     }
 

@@ -82,7 +82,6 @@ struct cpu_ctx {
 	u64 vtime_offset; /* the host's virtual time is so far ahead of the clock of this CPU */
 	/* While @wanted, somebody waits for this CPU: virtual time of those who do. */
 	u64 vtime_here;
-	u64 behind;	/* how far it then was behind the host's; 0: it is the host's */
 	u64 looked_at;	/* when it last asked who waits */
 	u64 curr_vtime; /* of the running task, when it last was charged */
 	u64 curr_charged_at;
@@ -100,11 +99,12 @@ struct cpu_ctx {
 	u32 look_tid;  /* whom the timer looks at; 0: nobody */
 	u32 yield_tid; /* to whom the running task gives its CPU; 0: nobody */
 	bool wanted;
-	bool preempting; /* a waking task has asked for this CPU */
-	bool grace_over; /* the timer has decided: no new grace for this turn */
-	bool shared;	 /* at the last tick another thread of its core was busy */
-	bool leaves;	 /* the running task is to go to an idle core */
-	bool has_pinned; /* its own queue may not be empty; written with its run queue locked */
+	bool has_own_time; /* which is @vtime_here; else it is the host's */
+	bool preempting;   /* a waking task has asked for this CPU */
+	bool grace_over;   /* the timer has decided: no new grace for this turn */
+	bool shared;	   /* at the last tick another thread of its core was busy */
+	bool leaves;	   /* the running task is to go to an idle core */
+	bool has_pinned;   /* its own queue may not be empty; written with its run queue locked */
 };
 
 struct {

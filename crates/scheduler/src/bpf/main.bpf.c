@@ -308,8 +308,8 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 	if (tctx)
 		charge(prev, tctx, cctx, now);
 
-	if (cctx->wanted && hf_may_begin_anew(now, cctx->looked_at))
-		begin_anew(cctx);
+	if (hf_may_begin_anew(now, cctx->looked_at))
+		compare_times(cctx);
 	cctx->looked_at = now;
 
 	others = next_queue(cpu, cctx, llc, tctx, &first);
@@ -317,7 +317,7 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 	if (others) {
 		/* From here on by the clock of this CPU, as @prev is. */
 		key = first.key - cctx->vtime_offset;
-		note_first(cctx, key, first.weight, tctx, prev && prev->nr_cpus_allowed == 1);
+		note_first(cctx, &first, key, tctx, prev && prev->nr_cpus_allowed == 1);
 	}
 	if (others && next_is_late(cpu, cctx, llc, now))
 		return;

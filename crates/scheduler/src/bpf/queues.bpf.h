@@ -173,6 +173,33 @@ static bool next_queue(s32 cpu, struct cpu_ctx *cctx, u32 llc, const struct task
 	return far_behind(cpu, vtime, prev ? prev->weight : HF_WEIGHT_NICE0, first) || found;
 }
 
+/*
+ * Time passes: @first waits for this CPU and is at @key; @prev, if there is one, would run on. It may be due all of a
+ * CPU and more, and ever further behind: only if it is @pinned does time here go by it. Others that are not pinned
+ * are first on other CPUs, too, and say nothing for longer than they are.
+ */
+static void note_first(struct cpu_ctx *cctx, const struct first *first, u64 key,
+		       const struct task_ctx *prev, bool pinned)
+{
+	bool behind = prev && hf_vtime_before(prev->vtime, key), had = cctx->has_own_time, has;
+	u32 weight = first->weight;
+
+	host_time_passes(cctx, behind ? prev->vtime : key);
+	if (behind && pinned) {
+		key = prev->vtime;
+		weight = prev->weight;
+	} else {
+		pinned = first->queue >= HF_CPU_QUEUE;
+	}
+	time_here_passes(cctx, key);
+	/* A turn of a light one is long. It says as little as before. */
+	if (had && weight < HF_WEIGHT_NICE0)
+		weight = HF_WEIGHT_NICE0;
+	has = hf_has_own_time(host_time(cctx), key, weight, &params) || (had && pinned);
+	if (has != had)
+		WRITE_ONCE(cctx->has_own_time, has);
+}
+
 /* How often a CPU looks for those who wait for ever, and at how many in each queue. */
 #define LATE_CHECK_NS	(1000ULL * 1000 * 1000)
 #define LATE_SCAN_TASKS 1024

@@ -14,8 +14,8 @@ static u64 host_time(const struct cpu_ctx *cctx)
 /* Virtual time at this CPU. */
 static u64 time_here(const struct cpu_ctx *cctx)
 {
-	/* In this order: it is written after the rest, and reset between the two, and on x86 both stay in order. */
-	return READ_ONCE(cctx->behind) ? READ_ONCE(cctx->vtime_here) : host_time(cctx);
+	/* In this order, as they are written; on x86 both stay in order. */
+	return READ_ONCE(cctx->has_own_time) ? READ_ONCE(cctx->vtime_here) : host_time(cctx);
 }
 
 /*
@@ -37,49 +37,36 @@ static void time_here_passes(struct cpu_ctx *cctx, u64 least)
 }
 
 /*
- * From now on time here is the host's. If that was far ahead the clock of this CPU goes on, so that its tasks stay
- * where they are, and is set to be the host's by its offset: whoever reads while these are written sees the same time.
+ * If time here is far from the host's it is the same from now on. The clock of this CPU goes on, so that its tasks stay
+ * where they are, and is set by its offset.
  */
 static void begin_anew(struct cpu_ctx *cctx)
 {
 	u64 further = hf_begin_anew(host_time(cctx), time_here(cctx), &params);
 
-	if (!further)
-		return;
 	WRITE_ONCE(cctx->vtime_offset, cctx->vtime_offset + further);
-	WRITE_ONCE(cctx->behind, 0);
-	WRITE_ONCE(cctx->vtime_here, host_time(cctx));
+}
+
+/* All CPUs do this at the same moments: is time here far from the host's, or not apart any more? */
+static void compare_times(struct cpu_ctx *cctx)
+{
+	bool is_own = hf_has_own_time(host_time(cctx), time_here(cctx), HF_WEIGHT_NICE0, &params);
+
+	begin_anew(cctx);
+	if (cctx->has_own_time && !is_own)
+		WRITE_ONCE(cctx->has_own_time, false);
 }
 
 /* Somebody waits for this CPU, or nobody does. Until somebody did its time was the host's. */
 static void set_wanted(struct cpu_ctx *cctx, bool wanted)
 {
-	if (cctx->wanted && !wanted)
-		begin_anew(cctx);
-	if (!cctx->wanted || !wanted) {
-		WRITE_ONCE(cctx->behind, 0);
+	if (cctx->wanted == wanted)
+		return;
+	if (wanted)
 		WRITE_ONCE(cctx->vtime_here, host_time(cctx));
-	}
+	begin_anew(cctx);
+	WRITE_ONCE(cctx->has_own_time, false);
 	cctx->wanted = wanted;
-}
-
-/*
- * Of those who wait for this CPU the first is at @key and weighs @weight; @prev, if there is one, would run on. It may
- * be due all of a CPU and more, and ever further behind: only if it is @pinned here does time here go by it.
- */
-static void note_first(struct cpu_ctx *cctx, u64 key, u32 weight, const struct task_ctx *prev,
-		       bool pinned)
-{
-	bool behind = prev && hf_vtime_before(prev->vtime, key);
-
-	host_time_passes(cctx, behind ? prev->vtime : key);
-	if (behind && pinned) {
-		key = prev->vtime;
-		weight = prev->weight;
-	}
-	time_here_passes(cctx, key);
-	WRITE_ONCE(cctx->behind,
-		   hf_behind_host(host_time(cctx), key, weight, cctx->behind, &params));
 }
 
 /* Virtual time at @cpu. */
