@@ -106,10 +106,17 @@ impl Params {
     }
 
     /// Does a CPU have a virtual time of its own, where whoever is furthest behind of those who wait, or run and may not run
-    /// elsewhere, has `weight` and is at `first`?
-    pub fn has_own_time(&self, vtime_now: u64, first: u64, weight: u32) -> bool {
+    /// elsewhere, has `weight` and is at `first`, and may be `pinned` there? `had`: did it before?
+    pub fn has_own_time(
+        &self,
+        vtime_now: u64,
+        first: u64,
+        weight: u32,
+        pinned: bool,
+        had: bool,
+    ) -> bool {
         // SAFETY: reads `self` only.
-        unsafe { raw::hf_has_own_time(vtime_now, first, weight, self) }
+        unsafe { raw::hf_has_own_time(vtime_now, first, weight, pinned, had, self) }
     }
 
     /// How much further the tasks of a CPU are when its time, which is `here`, begins anew with the host's; 0: it need not.

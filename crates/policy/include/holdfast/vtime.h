@@ -114,14 +114,18 @@ HF_FN u64 hf_credit(u32 weight, bool slept, const struct hf_params *prm)
  * all of these would be as far behind as one may be, whatever they weigh, and who wakes would come after them. Does a
  * CPU have a time of its own? @first is that of whoever is furthest behind there, and @weight its weight: the first of
  * those who wait, or who runs if that may run nowhere else. Others that run may be due all of a CPU and more, and ever
- * further behind, which is no time for anybody else. Who has slept or goes first is behind by less than a turn.
+ * further behind, which is no time for anybody else. Who has slept or goes first is behind by less than a turn, which
+ * is a long one if it is light: that says as little as before, whether or not the CPU @had a time of its own. What is so
+ * of those that are @pinned there stays so; others are first on other CPUs, too.
  */
-HF_FN bool hf_has_own_time(u64 vtime_now, u64 first, u32 weight, const struct hf_params *prm)
+HF_FN bool hf_has_own_time(u64 vtime_now, u64 first, u32 weight, bool pinned, bool had,
+			   const struct hf_params *prm)
 {
+	bool is_light = weight < HF_WEIGHT_NICE0 && !had;
 	u64 turn = hf_scale_by_weight(prm->slice_ns * HF_TURN_MAX_SLICES,
-				      weight < HF_WEIGHT_NICE0 ? weight : HF_WEIGHT_NICE0);
+				      is_light ? weight : HF_WEIGHT_NICE0);
 
-	return hf_vtime_before(first + turn, vtime_now);
+	return hf_vtime_before(first + turn, vtime_now) || (had && pinned);
 }
 
 /* So far the times of two CPUs are apart by nothing but who wants them: further than anybody may be behind. */

@@ -9,6 +9,18 @@ use crate::host::{PARAMS, Task, fair_shares, simulate};
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
 
+/// For how long shares are looked at.
+const LONG_NS: u64 = 40 * SECOND;
+
+fn have_their_shares(tasks: &[Task], fair: &[f64]) -> Result<(), TestCaseError> {
+    for (task, fair) in tasks.iter().zip(fair) {
+        let share = task.ran_ns as f64 / LONG_NS as f64;
+        // Of two CPUs that are nearly far enough from the others only one may begin anew.
+        prop_assert!((share - fair).abs() < 0.002 + 0.02 * fair, "{share}, not {fair}: {tasks:?}");
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..Default::default() })]
 
@@ -27,12 +39,8 @@ proptest! {
         let (here, there) = (half(&here, (1 << each) - 1), half(&there, ((1 << each) - 1) << each));
         let fair = [fair_shares(&here, each), fair_shares(&there, each)].concat();
         let mut tasks = [here, there].concat();
-        simulate(&mut tasks, nr_cpus, 40 * SECOND, 0, 0);
-        for (task, fair) in tasks.iter().zip(fair) {
-            let share = task.ran_ns as f64 / (40 * SECOND) as f64;
-            // Of two CPUs that are nearly far enough from the others only one may begin anew.
-            prop_assert!((share - fair).abs() < 0.002 + 0.02 * fair, "{share}, not {fair}: {tasks:?}");
-        }
+        simulate(&mut tasks, nr_cpus, LONG_NS, 0, 0);
+        have_their_shares(&tasks, &fair)?;
     }
 }
 
@@ -53,11 +61,8 @@ proptest! {
         let there: Vec<Task> = there.iter().map(|weight| pinned(2, weight)).collect();
         let fair = fair_shares(&there, 1);
         let mut tasks: Vec<Task> = there.into_iter().chain(here).collect();
-        simulate(&mut tasks, 2, 40 * SECOND, 0, 0);
-        for (task, fair) in tasks.iter().zip(fair) {
-            let share = task.ran_ns as f64 / (40 * SECOND) as f64;
-            prop_assert!((share - fair).abs() < 0.002 + 0.02 * fair, "{share}, not {fair}: {tasks:?}");
-        }
+        simulate(&mut tasks, 2, LONG_NS, 0, 0);
+        have_their_shares(&tasks, &fair)?;
     }
 
     /// Whoever comes from a CPU that more want to one that fewer want neither gains nor loses by that.
@@ -90,7 +95,7 @@ fn who_wakes_on_a_cpu_that_more_want_than_others_does_not_wait_for_all_of_them()
         // Until the two CPUs are a turn apart each of the others there goes before it.
         let weights: u32 = tasks[2..].iter().map(|task| task.weight).sum();
         let turn_ns = 4 * PARAMS.slice_ns * u64::from(weights) / u64::from(WEIGHT_NICE0);
-        let longest_ns = tasks.last().unwrap().longest_wait_ns;
+        let longest_ns = sleeper.longest_wait_ns;
         assert!(longest_ns < turn_ns, "{longest_ns} ns beside {hogs:?}");
     }
 }

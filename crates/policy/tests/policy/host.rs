@@ -291,7 +291,8 @@ impl Host<'_> {
         {
             let here = self.time_at(cpu);
             self.begin_anew(cpu, PARAMS.begin_anew(self.vtime_now, here));
-            self.cpus[cpu].has_own_time &= PARAMS.has_own_time(self.vtime_now, here, WEIGHT_NICE0);
+            self.cpus[cpu].has_own_time &=
+                PARAMS.has_own_time(self.vtime_now, here, WEIGHT_NICE0, false, true);
         }
         let Some((i, _)) = first else {
             (self.cpus[cpu].here, self.cpus[cpu].has_own_time) = (None, false);
@@ -309,11 +310,9 @@ impl Host<'_> {
             None => (i, key),
         };
         self.time_passes_here(cpu, least);
-        let Task { weight, .. } = self.tasks[i];
-        let had_own = self.cpus[cpu].has_own_time;
-        let weight = if had_own { WEIGHT_NICE0.max(weight) } else { weight };
-        self.cpus[cpu].has_own_time = PARAMS.has_own_time(self.vtime_now, least, weight)
-            || had_own && self.tasks[i].is_pinned();
+        let (task, had) = (&self.tasks[i], self.cpus[cpu].has_own_time);
+        self.cpus[cpu].has_own_time =
+            PARAMS.has_own_time(self.vtime_now, least, task.weight, task.is_pinned(), had);
     }
 
     /// Tasks of `cpu` are so much `further` from now on, and those in its own queue are queued there.

@@ -175,8 +175,7 @@ static bool next_queue(s32 cpu, struct cpu_ctx *cctx, u32 llc, const struct task
 
 /*
  * Time passes: @first waits for this CPU and is at @key; @prev, if there is one, would run on. It may be due all of a
- * CPU and more, and ever further behind: only if it is @pinned does time here go by it. Others that are not pinned
- * are first on other CPUs, too, and say nothing for longer than they are.
+ * CPU and more, and ever further behind: only if it is @pinned does time here go by it.
  */
 static void note_first(struct cpu_ctx *cctx, const struct first *first, u64 key,
 		       const struct task_ctx *prev, bool pinned)
@@ -192,10 +191,7 @@ static void note_first(struct cpu_ctx *cctx, const struct first *first, u64 key,
 		pinned = first->queue >= HF_CPU_QUEUE;
 	}
 	time_here_passes(cctx, key);
-	/* A turn of a light one is long. It says as little as before. */
-	if (had && weight < HF_WEIGHT_NICE0)
-		weight = HF_WEIGHT_NICE0;
-	has = hf_has_own_time(host_time(cctx), key, weight, &params) || (had && pinned);
+	has = hf_has_own_time(host_time(cctx), key, weight, pinned, had, &params);
 	if (has != had)
 		WRITE_ONCE(cctx->has_own_time, has);
 }

@@ -50,10 +50,12 @@ static void begin_anew(struct cpu_ctx *cctx)
 /* All CPUs do this at the same moments: is time here far from the host's, or not apart any more? */
 static void compare_times(struct cpu_ctx *cctx)
 {
-	bool is_own = hf_has_own_time(host_time(cctx), time_here(cctx), HF_WEIGHT_NICE0, &params);
-
-	begin_anew(cctx);
-	if (cctx->has_own_time && !is_own)
+	if (!cctx->has_own_time)
+		return;
+	if (hf_has_own_time(host_time(cctx), time_here(cctx), HF_WEIGHT_NICE0, false, true,
+			    &params))
+		begin_anew(cctx);
+	else
 		WRITE_ONCE(cctx->has_own_time, false);
 }
 
