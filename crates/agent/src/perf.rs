@@ -95,8 +95,10 @@ impl Counting {
 
     fn read(&self) -> PerfCounts {
         let t_ns = monotonic_ns();
-        let mut counts: BTreeMap<_, _> =
-            vm_exits(self.pid).map(|exits| ("vm_exits".to_owned(), exits)).into_iter().collect();
+        let mut counts: BTreeMap<_, _> = VM_STATS
+            .iter()
+            .filter_map(|(name, stats)| Some(((*name).to_owned(), vm_stats(self.pid, stats)?)))
+            .collect();
         let mut refused = self.refused.clone();
         for (event, files) in &self.open {
             let read: io::Result<Vec<Counted>> = files.iter().map(read).collect();
@@ -109,16 +111,26 @@ impl Counting {
     }
 }
 
-/// How often the VMs of a process left guest mode, as KVM says in debugfs; none if it has no VM.
-fn vm_exits(pid: i32) -> Option<u64> {
+/// What KVM counts of a VM, and in which files of debugfs.
+const VM_STATS: [(&str, &[&str]); 2] = [
+    ("vm_exits", &["exits"]),
+    // Time that vCPUs which have halted keep their CPU, in ns.
+    ("vm_halt_poll_ns", &["halt_poll_success_ns", "halt_poll_fail_ns"]),
+];
+
+/// The sum of what KVM counted of the VMs of a process; none if it has no VM.
+fn vm_stats(pid: i32, stats: &[&str]) -> Option<u64> {
     const KVM: &str = "/sys/kernel/debug/kvm";
     // PID-FD
     let is_its = |name: &str| name.split_once('-').is_some_and(|(of, _)| of == pid.to_string());
     let vms = std::fs::read_dir(KVM).ok()?.flatten();
-    let exits = vms.filter(|vm| vm.file_name().to_str().is_some_and(is_its)).filter_map(|vm| {
-        std::fs::read_to_string(vm.path().join("exits")).ok()?.trim().parse::<u64>().ok()
-    });
-    exits.reduce(|sum, exits| sum + exits)
+    let of_vm = |vm: std::fs::DirEntry| {
+        let read =
+            |stat| std::fs::read_to_string(vm.path().join(stat)).ok()?.trim().parse::<u64>().ok();
+        stats.iter().map(read).sum::<Option<u64>>()
+    };
+    let its = vms.filter(|vm| vm.file_name().to_str().is_some_and(is_its)).filter_map(of_vm);
+    its.reduce(|sum, count| sum + count)
 }
 
 /// Counts `event` in a thread and in those that it begins from now on.

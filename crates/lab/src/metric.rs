@@ -113,6 +113,8 @@ pub enum Metric {
     BranchMissesPerOp,
     /// How often the VM left guest mode for an operation, as KVM counts it.
     VmExitsPerOp,
+    /// Time that vCPUs which have halted keep their CPU polling for an operation, as KVM counts it, µs.
+    HaltPollUsPerOp,
     /// Cycles for an instruction (CPI).
     CyclesPerInstruction,
     /// Part of the cache references that missed.
@@ -172,6 +174,7 @@ impl Metric {
             BranchesPerOp,
             BranchMissesPerOp,
             VmExitsPerOp,
+            HaltPollUsPerOp,
             CyclesPerInstruction,
             CacheMissRate,
             BranchMissRate,
@@ -248,6 +251,7 @@ impl Metric {
             BranchesPerOp => ("branches_per_op", "branches per operation", Lower),
             BranchMissesPerOp => ("branch_misses_per_op", "branch misses per operation", Lower),
             VmExitsPerOp => ("vm_exits_per_op", "exits of the VM per operation", Neither),
+            HaltPollUsPerOp => ("halt_poll_us_per_op", "halt polling per operation, us", Lower),
             CyclesPerInstruction => ("cycles_per_instruction", "cycles per instruction", Lower),
             CacheMissRate => ("cache_miss_rate", "cache misses per reference", Lower),
             BranchMissRate => ("branch_miss_rate", "branch misses per branch", Lower),

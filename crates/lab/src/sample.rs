@@ -390,6 +390,8 @@ fn perf_events(
     ] {
         found.extend(over(rate(event), ops_per_s).map(|v| (metric, v)));
     }
+    let halt_poll_us = rate("vm_halt_poll_ns").map(|ns| ns / 1e3);
+    found.extend(over(halt_poll_us, ops_per_s).map(|v| (Metric::HaltPollUsPerOp, v)));
     for (metric, a, b) in [
         (Metric::CyclesPerInstruction, "cycles", "instructions"),
         (Metric::CacheMissRate, "cache_misses", "cache_references"),
