@@ -25,19 +25,22 @@ demo: build
 	@echo "== Measuring: stock, the base scheduler without guest knowledge, and scx_holdfast"
 	$(DIST)/holdfast lab run experiments/demo.toml --out results/demo
 
+# What is built of the workspace. A crate has the features that all who are built together want of
+# it: built apart, programs and tests would have half of the crates compiled two or three times.
+CARGO_TARGETS = --bins
+test: CARGO_TARGETS = --bins --examples --tests
+
 # Downloads go on while the compiler is busy.
 build: deps
 	@echo "== Building Holdfast into $(DIST)/"
-	@mkdir -p $(DIST)
-	cargo build --release --locked -p holdfast
-	install -m755 target/release/holdfast $(DIST)/
-	@$(DIST)/holdfast lab fetch & fetch=$$!; \
-	cargo build --release --locked -p scx_holdfast && \
+	@mkdir -p $(DIST)/workloads
+	cargo build --release --locked --workspace $(CARGO_TARGETS)
+	@target/release/holdfast lab fetch & fetch=$$!; \
 	cargo build --release --locked -p holdfast-agent --target $(STATIC) $(AGENT_FLAGS) && \
 	$(MAKE) --no-print-directory -C workloads O=$(abspath target/workloads) && \
 	wait $$fetch
-	install -m755 target/release/scx_holdfast target/$(STATIC)/release/holdfast-agent $(DIST)/
-	mkdir -p $(DIST)/workloads && install -m755 target/workloads/workloads/* $(DIST)/workloads/
+	install -m755 target/release/holdfast target/release/scx_holdfast target/$(STATIC)/release/holdfast-agent $(DIST)/
+	install -m755 target/workloads/workloads/* $(DIST)/workloads/
 
 test: build test-tools
 	@echo "== Units, properties, and the lab: BPF in its kernel, guests of three kernels, an experiment"
