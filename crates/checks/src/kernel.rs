@@ -176,6 +176,27 @@ pub(crate) fn timers(host: &Host) -> Check {
     )
 }
 
+/// Loading any sched_ext scheduler while a PSI trigger is made hangs Linux 7.1 (sched-ext/scx issue 3716). The mend is
+/// marked for its stable releases: which of them have it cannot be told from here.
+pub(crate) fn psi_triggers(host: &Host) -> Check {
+    const NAME: &str = "psi-triggers";
+    let release = host.release();
+    if !release.starts_with("7.1.") && !release.starts_with("7.1-") {
+        return Check::ok(NAME, format!("Linux {release} is not 7.1, where loading may hang"));
+    }
+    if !host.exists("/proc/pressure") {
+        return Check::ok(NAME, "there is no pressure stall information");
+    }
+    Check::warn(
+        NAME,
+        format!(
+            "Linux {release} hangs if a scheduler is loaded while somebody makes a PSI trigger, as systemd \
+             does at boot and when services start, unless it has fadeedd7cfc5 (sched-ext/scx issue 3716)"
+        ),
+        "boot a kernel that has it, such as 7.2; else do not have scx_holdfast started at boot, or boot with psi=0",
+    )
+}
+
 /// Lockdown for confidentiality keeps BPF from reading what discovery has to read.
 pub(crate) fn lockdown(host: &Host) -> Check {
     const NAME: &str = "lockdown";

@@ -34,13 +34,14 @@ pub enum Purpose {
 type Function = fn(&Host) -> Check;
 
 /// What can forbid loading a scheduler at all.
-const SCHEDULER: [Function; 9] = [
+const SCHEDULER: [Function; 10] = [
     privileges::capabilities,
     kernel::sched_ext,
     kernel::btf,
     kernel::kfuncs,
     kernel::config,
     kernel::jit,
+    kernel::psi_triggers,
     schedulers::another,
     core_scheduling::cookies,
     topology::limits,

@@ -202,6 +202,26 @@ fn timers_that_expire_in_threads_cannot_look_at_vcpus() {
 }
 
 #[test]
+fn loading_may_hang_linux_7_1() {
+    let host = FakeHost::new();
+    host.write("/proc/pressure/cpu", "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n");
+    for (release, warned) in [("7.1.0-rc2", true), ("7.1.13+deb13-amd64", true), ("7.10.1", false)]
+    {
+        host.write("/proc/sys/kernel/osrelease", release);
+        let warns = host
+            .all()
+            .checks
+            .iter()
+            .any(|c| c.name == "psi-triggers" && c.verdict == Verdict::Warn);
+        assert_eq!(warns, warned, "{release}");
+        assert!(host.loads(Purpose::BaseOnly), "{release}");
+    }
+    host.write("/proc/sys/kernel/osrelease", "7.1.13+deb13-amd64");
+    host.remove("/proc/pressure");
+    assert!(host.all().checks.iter().all(|c| c.name != "psi-triggers" || c.verdict == Verdict::Ok));
+}
+
+#[test]
 fn a_kvm_that_is_missing_or_cannot_be_traced_is_refused() {
     let host = FakeHost::new();
     host.write("/sys/kernel/tracing/available_filter_functions", "schedule\n");
@@ -293,6 +313,6 @@ fn pause_exits_that_are_off_are_pointed_out() {
 #[test]
 fn this_machine_is_judged_without_a_panic_and_every_failure_says_what_to_do() {
     let report = before_loading(&Host::this(), Purpose::Guests);
-    assert_eq!(report.checks.len(), 13);
+    assert_eq!(report.checks.len(), 14);
     assert!(report.failures().all(|check| check.advice.is_some()), "{report}");
 }

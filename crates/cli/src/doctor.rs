@@ -9,7 +9,7 @@ use crate::print;
 
 /// Fix: checks whether this host can be looked at, whether it can run scx_holdfast, and whether that would be safe.
 ///
-/// Changes nothing. `scx_holdfast` makes the same checks before it loads and refuses where one fails;
+/// Changes nothing. `scx_holdfast` makes those that can forbid it before it loads, and refuses where one fails;
 /// `warn` is for what works, but not as it could. Exits with 0 if nothing fails, else with 1.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

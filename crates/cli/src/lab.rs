@@ -28,7 +28,7 @@ pub(crate) enum Command {
     ///
     /// Boots a stock Linux kernel as a KVM host, emulated where this machine has no usable KVM, starts
     /// unmodified guests in it and measures each case under each contender in short, alternating
-    /// windows. Nothing on this machine is installed or changed. Ctrl-C ends it in order: what was
+    /// windows. Without --here nothing on this machine is installed or changed. Ctrl-C ends it in order: what was
     /// measured until then is kept, marked partial. The same command then goes on where it was.
     Run(RunArgs),
     /// Shows a result again.
