@@ -108,15 +108,15 @@ pub(crate) fn kfuncs(host: &Host) -> Check {
         return Check::fail(
             NAME,
             format!("the kernel's BTF declares {} wrongly (with `aux`)", malformed.join(", ")),
-            "no sched_ext scheduler can be loaded into this build: it was made with a pahole older \
-             than 1.26. Boot another build",
+            "no sched_ext scheduler can be loaded into this build of the kernel, whose tools left it \
+             there. Boot another build",
         );
     }
     Check::ok(NAME, format!("all {} the scheduler needs", REQUIRED_KFUNCS.len()))
 }
 
-/// An argument that only the kernel passes has to be hidden from BPF programs. pahole before 1.26 does
-/// not do that, and libbpf then finds no matching function.
+/// An argument that only the kernel passes has to be hidden from BPF programs. In some builds it is not, and
+/// libbpf then finds no matching function.
 fn takes_aux(function: &Func<'_>) -> bool {
     let prototype = FuncProto::try_from(function.referenced_type());
     prototype.is_ok_and(|prototype| {
