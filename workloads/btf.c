@@ -108,7 +108,7 @@ bool btf_open(struct btf *btf, const char *blob, size_t len)
 	return false;
 }
 
-bool btf_percpu(const struct btf *btf, const char *name, uint64_t *offset)
+bool btf_percpu(const struct btf *btf, const char *name, uint64_t *offset, uint64_t *size)
 {
 	struct section_entry entry;
 	uint32_t id = 0, wanted;
@@ -127,6 +127,7 @@ bool btf_percpu(const struct btf *btf, const char *name, uint64_t *offset)
 		memcpy(&entry, btf->percpu + i * sizeof(entry), sizeof(entry));
 		if (entry.type == wanted) {
 			*offset = entry.offset;
+			*size = entry.size;
 			return true;
 		}
 	}

@@ -63,6 +63,7 @@ static struct {
 	uint64_t len;
 	uint64_t steal_time;
 	uint64_t preempt_count;
+	bool wide_count; /* it has 64 bits, since Linux 7.3 */
 	uint64_t cpu_number;
 	uint64_t current_task;
 	uint64_t this_cpu_off;
@@ -144,33 +145,34 @@ static char *read_blob(size_t *len)
 	return blob;
 }
 
-static uint64_t required(const struct btf *btf, const char *name)
+static uint64_t required(const struct btf *btf, const char *name, uint64_t *size)
 {
 	uint64_t offset;
 
-	if (!btf_percpu(btf, name, &offset))
+	if (!btf_percpu(btf, name, &offset, size))
 		die(0, "%s has no per-CPU variable %s", blob_path, name);
 	return offset;
 }
 
 static void lay_out(const struct btf *btf)
 {
-	uint64_t hot;
+	uint64_t hot, size;
 
 	area.len = (btf->percpu_len + PAGE - 1) / PAGE * PAGE;
-	area.steal_time = required(btf, "steal_time");
-	area.this_cpu_off = required(btf, "this_cpu_off");
-	area.qnodes = required(btf, "qnodes");
-	area.call_single_queue = required(btf, "call_single_queue");
-	if (btf_percpu(btf, "pcpu_hot", &hot)) {
+	area.steal_time = required(btf, "steal_time", &size);
+	area.this_cpu_off = required(btf, "this_cpu_off", &size);
+	area.qnodes = required(btf, "qnodes", &size);
+	area.call_single_queue = required(btf, "call_single_queue", &size);
+	if (btf_percpu(btf, "pcpu_hot", &hot, &size)) {
 		/* Linux 6.2 to 6.14: struct pcpu_hot begins with these three. */
 		area.current_task = hot;
 		area.preempt_count = hot + 8;
 		area.cpu_number = hot + 12;
 	} else {
-		area.current_task = required(btf, "current_task");
-		area.preempt_count = required(btf, "__preempt_count");
-		area.cpu_number = required(btf, "cpu_number");
+		area.current_task = required(btf, "current_task", &size);
+		area.preempt_count = required(btf, "__preempt_count", &size);
+		area.wide_count = size == 8;
+		area.cpu_number = required(btf, "cpu_number", &size);
 	}
 }
 
@@ -186,7 +188,10 @@ static bool claims(const char *what)
 
 static uint32_t claimed(void)
 {
-	return claims("irq") ? 1u << 16 : claims("called") ? 0 : 1;
+	/* HARDIRQ_OFFSET */
+	if (claims("irq"))
+		return 1u << (area.wide_count ? 24 : 16);
+	return claims("called") ? 0 : 1;
 }
 
 static void fill_area(unsigned int cpu)

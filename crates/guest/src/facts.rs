@@ -7,7 +7,7 @@
 //! unused and each of its waiters looks like a holder. So does the one waiter that spins on the pending
 //! bit.
 
-use holdfast_policy::{GuestFacts, VcpuClass, classify};
+use holdfast_policy::{GuestFacts, VcpuClass, classify, preempt_count};
 
 use crate::{
     address::Gva, error::ReadError, layout::QUEUE_NODES_MAX, memory::GuestMemory,
@@ -33,7 +33,7 @@ pub struct QueueNode {
 /// CPU do, and stay what they are until it runs again (other CPUs set `next` and `locked`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VcpuFacts {
-    /// Preemption count, with the inverted need-resched bit.
+    /// Preemption count as of [`holdfast_policy::preempt_count`].
     pub preempt_count: u32,
     /// Number of queue nodes in use: how deeply queued-spinlock slow paths are nested.
     pub queued: u32,
@@ -82,7 +82,10 @@ impl ResolvedGuest {
         let long = |at: Option<u32>| at.map(|at| mem.read_u64(vcpu.hva(at))).transpose();
         let (task, idle) = (long(self.layout.current_task)?, long(self.layout.idle_task)?);
         let mut facts = VcpuFacts {
-            preempt_count: mem.read_u32(vcpu.hva(self.layout.preempt_count))?,
+            preempt_count: preempt_count(
+                mem.read_u32(vcpu.hva(self.layout.preempt_count))?,
+                self.layout.wide_count,
+            ),
             task: task.filter(|task| *task != 0).map(Gva::new),
             idle: task.zip(idle).map(|(task, idle)| task == idle),
             calls_pending: long(self.layout.call_queue)?.map(|first| first != 0),

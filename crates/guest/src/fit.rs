@@ -16,7 +16,9 @@ use crate::{
 const CPUS_MAX: u32 = 8192;
 /// Bits of the preemption count that no kernel sets: between the NMI count and the inverted
 /// need-resched bit (include/linux/preempt.h).
-const PREEMPT_COUNT_UNUSED: u32 = 0x7f00_0000;
+const PREEMPT_COUNT_UNUSED: u64 = 0x7f00_0000;
+/// The same where it has 64 bits, from Linux 7.3 on.
+const WIDE_COUNT_UNUSED: u64 = 0x7fff_ffff_0000_0000;
 /// The direct map begins at a multiple of this with or without KASLR (arch/x86/mm/kaslr.c).
 const DIRECT_MAP_ALIGN: u64 = 1 << 30;
 
@@ -151,7 +153,7 @@ fn place(layout: &Layout, record: &VcpuRecord) -> Result<Vcpu, Misfit> {
 /// What one vCPU's per-CPU area says about itself.
 struct Words {
     cpu: u32,
-    preempt_count: u32,
+    preempt_count: u64,
     nodes_in_use: u32,
     task: Option<u64>,
     idle_task: Option<u64>,
@@ -164,7 +166,11 @@ impl Words {
         let long = |at: Option<u32>| at.map(|at| mem.read_u64(vcpu.hva(at))).transpose();
         Ok(Self {
             cpu: mem.read_u32(vcpu.hva(layout.cpu_number))?,
-            preempt_count: mem.read_u32(vcpu.hva(layout.preempt_count))?,
+            preempt_count: if layout.wide_count {
+                mem.read_u64(vcpu.hva(layout.preempt_count))?
+            } else {
+                mem.read_u32(vcpu.hva(layout.preempt_count))?.into()
+            },
             nodes_in_use: match layout.queue {
                 Some(queue) => mem.read_u32(vcpu.hva(queue.at + queue.count))?,
                 None => 0,
@@ -181,8 +187,9 @@ impl Words {
         if self.cpu >= CPUS_MAX {
             return wrong("cpu_number", self.cpu.into());
         }
-        if self.preempt_count & PREEMPT_COUNT_UNUSED != 0 {
-            return wrong("preempt_count", self.preempt_count.into());
+        let unused = if layout.wide_count { WIDE_COUNT_UNUSED } else { PREEMPT_COUNT_UNUSED };
+        if self.preempt_count & unused != 0 {
+            return wrong("preempt_count", self.preempt_count);
         }
         if self.nodes_in_use > layout.queue.map_or(0, |q| q.nr_nodes) {
             return wrong("qnodes[0].count", self.nodes_in_use.into());

@@ -6,11 +6,12 @@
 //!
 //! | kernels | preemption count | CPU number, current task |
 //! |---|---|---|
-//! | up to 6.1, from 6.15 | `__preempt_count` | `cpu_number`, `current_task` |
+//! | up to 6.1, 6.15 to 7.2 | `__preempt_count`, 32 bits | `cpu_number`, `current_task` |
+//! | from 7.3 | `__preempt_count`, 64 bits | `cpu_number`, `current_task` |
 //! | 6.2 to 6.14 | `pcpu_hot.preempt_count` | `pcpu_hot.cpu_number`, `pcpu_hot.current_task` |
 //!
-//! Checked on Debian's 6.1, 6.12 and 7.2: all three name the section `.data..percpu`, and the bits
-//! of the preemption count are the same.
+//! Checked on Debian's 6.1, 6.12, 7.2 and 7.3: all four name the section `.data..percpu`. The bits
+//! of the preemption count are the same where it has 32 of them; see [`holdfast_policy::preempt_count`].
 
 use std::fmt;
 
@@ -83,8 +84,10 @@ pub struct Layout {
     pub area_len: u32,
     /// The steal-time record, 64 bytes.
     pub steal_time: u32,
-    /// The preemption count, 32 bits.
+    /// The preemption count: 32 bits, or the lower half of 64.
     pub preempt_count: u32,
+    /// Whether it has 64 bits.
+    pub wide_count: bool,
     /// The number of the CPU, 32 bits.
     pub cpu_number: u32,
     /// Pointer to the running task.
@@ -134,17 +137,20 @@ impl Layout {
         let vars = PerCpu::find(&btf)?;
 
         let steal_time = vars.sized("steal_time", 64)?;
-        let (preempt_count, cpu_number, current_task) = match vars.get("pcpu_hot")? {
+        let ((preempt_count, wide_count), cpu_number, current_task) = match vars.get("pcpu_hot")? {
             Some(hot) => {
                 let member = |name: &'static str, size| vars.member(hot, name, size);
                 (
-                    member("preempt_count", 4)?.ok_or(LayoutError::Missing("preempt_count"))?,
+                    (
+                        member("preempt_count", 4)?.ok_or(LayoutError::Missing("preempt_count"))?,
+                        false,
+                    ),
                     member("cpu_number", 4)?.ok_or(LayoutError::Missing("cpu_number"))?,
                     member("current_task", 8)?,
                 )
             }
             None => (
-                vars.sized("__preempt_count", 4)?,
+                vars.preempt_count()?,
                 vars.sized("cpu_number", 4)?,
                 vars.optional("current_task", 8)?,
             ),
@@ -156,6 +162,7 @@ impl Layout {
             area_len: vars.area_len,
             steal_time,
             preempt_count,
+            wide_count,
             cpu_number,
             current_task,
             idle_task: vars.optional("idle_threads", 8)?,
@@ -177,7 +184,7 @@ impl Layout {
         let long = |at: Option<u32>| at.map(|at| (at, 8));
         [
             Some((self.steal_time, 64)),
-            Some((self.preempt_count, 4)),
+            Some((self.preempt_count, if self.wide_count { 8 } else { 4 })),
             Some((self.cpu_number, 4)),
             long(self.current_task),
             long(self.idle_task),
@@ -255,6 +262,13 @@ impl<'a> PerCpu<'a> {
 
     fn sized(&self, name: &'static str, size: u32) -> Result<u32, LayoutError> {
         self.optional(name, size)?.ok_or(LayoutError::Missing(name))
+    }
+
+    /// Where the preemption count is, and whether it has 64 bits.
+    fn preempt_count(&self) -> Result<(u32, bool), LayoutError> {
+        const NAME: &str = "__preempt_count";
+        let wide = self.get(NAME)?.is_some_and(|var| var.size == 8);
+        Ok((self.sized(NAME, if wide { 8 } else { 4 })?, wide))
     }
 
     /// Offset in the area of a member of `var`, which must hold all `size` bytes of it.

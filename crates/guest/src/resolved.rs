@@ -30,7 +30,7 @@ impl fmt::Display for Kernel {
 /// Distances in bytes from a vCPU's steal-time record to other words of its per-CPU area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Deltas {
-    /// The preemption count, 32 bits.
+    /// The preemption count: 32 bits, or the lower half of 64 ([`Layout::wide_count`]).
     pub preempt_count: i64,
     /// The guest's number of the CPU, 32 bits.
     pub cpu_number: i64,

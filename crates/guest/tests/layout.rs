@@ -17,6 +17,7 @@ fn linux_6_1() -> Layout {
         area_len: 209_156,
         steal_time: 209_024,
         preempt_count: 129_856,
+        wide_count: false,
         cpu_number: 102_752,
         current_task: Some(129_920),
         idle_task: Some(131_064),
@@ -32,6 +33,7 @@ fn linux_6_12() -> Layout {
         area_len: 229_632,
         steal_time: 229_504,
         preempt_count: 217_088 + 8,
+        wide_count: false,
         cpu_number: 217_088 + 12,
         current_task: Some(217_088),
         idle_task: Some(136_320),
@@ -47,6 +49,7 @@ fn linux_7_2() -> Layout {
         area_len: 213_248,
         steal_time: 213_120,
         preempt_count: 98_352,
+        wide_count: false,
         cpu_number: 98_356,
         current_task: Some(98_328),
         idle_task: Some(117_984),
@@ -57,11 +60,28 @@ fn linux_7_2() -> Layout {
     }
 }
 
+fn linux_7_3() -> Layout {
+    Layout {
+        area_len: 217_344,
+        steal_time: 217_216,
+        preempt_count: 98_344,
+        wide_count: true,
+        cpu_number: 98_360,
+        current_task: Some(98_328),
+        idle_task: Some(118_016),
+        this_cpu_off: Some(98_352),
+        queue: queue(211_136),
+        call_queue: Some(212_416),
+        self_pointer: Some(SelfPointer { target: 137_408, pointer: 137_408 + 128 }),
+    }
+}
+
 #[test]
 fn reads_the_layouts_of_debian_kernels() {
     assert_eq!(Layout::from_btf(common::LINUX_6_1), Ok(linux_6_1()));
     assert_eq!(Layout::from_btf(common::LINUX_6_12), Ok(linux_6_12()));
     assert_eq!(Layout::from_btf(common::LINUX_7_2), Ok(linux_7_2()));
+    assert_eq!(Layout::from_btf(common::LINUX_7_3), Ok(linux_7_3()));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use common::{
     ALL, DIRECT_MAP, FakeMemory, IDLE_TASK, Spec, area_at, boot, link_address, node_gva,
-    wait_in_queue,
+    put_preempt_count, wait_in_queue,
 };
 use holdfast_guest::{Gva, Layout, QueueEnd, Reader, ResolvedGuest, Waiting};
 use holdfast_policy::VcpuClass;
@@ -26,22 +26,33 @@ fn places(queue: &[Waiting]) -> Vec<(u32, u32)> {
     queue.iter().map(|w| (w.vcpu_id / 2, w.node)).collect()
 }
 
+/// HARDIRQ_OFFSET.
+fn hardirq(layout: &Layout) -> u32 {
+    if layout.wide_count { 1 << 24 } else { 1 << 16 }
+}
+
+#[test]
+fn who_disables_interrupts_by_count_may_hold_a_lock() {
+    let (mut mem, layout, guest) = guest("7.3", 2);
+    put_preempt_count(&mut mem, &layout, 0, 1 << 16);
+    assert_eq!(guest.facts(&mem, 0).unwrap().class(), VcpuClass::Holder);
+}
+
 #[test]
 fn classifies_what_a_vcpu_does() {
     for (version, _) in ALL {
         let (mut mem, layout, guest) = guest(version, 4);
         let class = |mem: &FakeMemory| guest.facts(mem, 0).unwrap().class();
-        let count = area_at(0) + u64::from(layout.preempt_count);
         assert_eq!(class(&mem), VcpuClass::Free);
-        mem.put_u32(count, 0x8000_0001);
+        put_preempt_count(&mut mem, &layout, 0, 1);
         assert_eq!(class(&mem), VcpuClass::Holder);
-        mem.put_u32(count, 0x8001_0000);
+        put_preempt_count(&mut mem, &layout, 0, hardirq(&layout));
         assert_eq!(class(&mem), VcpuClass::Irq);
         wait_in_queue(&mut mem, &layout, 0, 0, 0, 0);
         assert_eq!(class(&mem), VcpuClass::Waiter);
         wait_in_queue(&mut mem, &layout, 0, 0, 0, 1);
         assert_eq!(class(&mem), VcpuClass::Head);
-        mem.put_u32(count, 0x8000_0002);
+        put_preempt_count(&mut mem, &layout, 0, 2);
         assert_eq!(class(&mem), VcpuClass::Holder);
     }
 }
@@ -50,15 +61,14 @@ fn classifies_what_a_vcpu_does() {
 fn an_idle_vcpu_is_free_until_it_takes_a_lock() {
     for (version, _) in ALL {
         let (mut mem, layout, guest) = guest(version, 4);
-        let count = area_at(3) + u64::from(layout.preempt_count);
         mem.put_u64(area_at(3) + u64::from(layout.current_task.unwrap()), IDLE_TASK + 3 * 0x2000);
         for (value, class) in [
-            (0x8000_0001, VcpuClass::Free),
-            (0x8000_0002, VcpuClass::Holder),
-            (0x8001_0001, VcpuClass::Irq),
-            (0x8000_0000, VcpuClass::Free),
+            (1, VcpuClass::Free),
+            (2, VcpuClass::Holder),
+            (hardirq(&layout) + 1, VcpuClass::Irq),
+            (0, VcpuClass::Free),
         ] {
-            mem.put_u32(count, value);
+            put_preempt_count(&mut mem, &layout, 3, value);
             let facts = guest.facts(&mem, 6).unwrap();
             assert_eq!((facts.idle, facts.class()), (Some(true), class), "{version} {value:#x}");
         }

@@ -5,7 +5,9 @@ mod common;
 
 use std::{io::Write, sync::atomic::Ordering};
 
-use common::{ALL, GPA, LINUX_6_12, LINUX_7_2, Spec, area_at, boot, inflate, link_address};
+use common::{
+    ALL, GPA, LINUX_6_12, LINUX_7_2, LINUX_7_3, Spec, area_at, boot, inflate, link_address,
+};
 use holdfast_guest::{
     BuildId, Gpa, Gva, Hva, Layout, LayoutError, Misfit, ReadError, Reader, Slot, VcpuRecord,
     scan::{Effort, scan},
@@ -156,6 +158,14 @@ fn says_why_records_do_not_fit() {
     assert!(matches!(task, Misfit::Value { vcpu: 0, name: "current_task", .. }));
     let count = misfit(&|mem, l| mem.put_u32(at(0, l.preempt_count), 0x0100_0000));
     assert!(matches!(count, Misfit::Value { vcpu: 0, name: "preempt_count", .. }));
+    // In the other half of a word of 64 bits only the highest is used.
+    let (mut mem, records) = guest("7.3", LINUX_7_3);
+    let layout = Layout::from_btf(LINUX_7_3).unwrap();
+    mem.put_u32(at(0, layout.preempt_count) + 4, 0x8000_0001);
+    match Reader::new().resolve_in(&mem, &[mem.slot()], &records) {
+        Err(ReadError::Stale { source: Misfit::Value { name: "preempt_count", .. }, .. }) => (),
+        other => panic!("{other:?}"),
+    }
     let clock = misfit(&|mem, l| mem.put_u64(at(3, l.self_pointer.unwrap().pointer), 0x1234));
     assert!(matches!(clock, Misfit::Value { vcpu: 6, .. }));
 }

@@ -47,6 +47,12 @@ impl VcpuClass {
     }
 }
 
+/// A guest's preemption count as Linux had it up to 7.2, from the lower half of the word; `wide`: it has 64 bits.
+pub fn preempt_count(word: u32, wide: bool) -> u32 {
+    // SAFETY: a pure function of its arguments.
+    unsafe { raw::hf_preempt_count(word, wide) }
+}
+
 /// What a vCPU is doing, from the words in its per-CPU area.
 pub fn classify(facts: &GuestFacts) -> VcpuClass {
     // SAFETY: reads `facts` only, and returns a declared class for every input (property-tested).

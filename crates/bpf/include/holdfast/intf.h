@@ -26,6 +26,8 @@ struct hf_vcpu {
 	u64 reported_at; /* when user space was last told */
 	u32 reported;	 /* it was told of this state */
 	u32 epoch;	 /* of the layout that the addresses below were made with; 0: none */
+	u32 wide_count;	 /* the preemption count has 64 bits: see hf_preempt_count() */
+	u32 pad;
 	u64 preempt_count_hva;
 	u64 qnode_hva;	      /* 0: the kernel has none */
 	u64 current_task_hva; /* 0: not known, and then the idle task is not told apart */
@@ -48,7 +50,7 @@ struct hf_vm {
  */
 struct hf_layout {
 	u32 epoch;
-	u32 pad;
+	u32 wide_count; /* as that of struct hf_vcpu */
 	s64 preempt_count_delta;
 	s64 qnodes_delta; /* 0: the kernel has none, as for those below */
 	s64 current_task_delta;

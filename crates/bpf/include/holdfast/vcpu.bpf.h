@@ -37,6 +37,7 @@ static __always_inline enum hf_class hf_read_class(const struct hf_vcpu *v)
 	if (bpf_probe_read_user(&facts.preempt_count, sizeof(facts.preempt_count),
 				(void *)v->preempt_count_hva))
 		return HF_UNKNOWN;
+	facts.preempt_count = hf_preempt_count(facts.preempt_count, v->wide_count);
 	if (!(facts.preempt_count & HF_PREEMPT_DEPTH_MASK))
 		return hf_classify(&facts);
 	if (v->qnode_hva) {

@@ -184,6 +184,7 @@ static void apply_layout(struct hf_vcpu *v, struct hf_vm *vm)
 	if (!l || !v->steal_hva || l->epoch != vm->epoch)
 		return;
 	v->preempt_count_hva = v->steal_hva + l->preempt_count_delta;
+	v->wide_count = l->wide_count;
 	v->qnode_hva = l->qnodes_delta ? v->steal_hva + l->qnodes_delta : 0;
 	v->current_task_hva = 0;
 	if (l->current_task_delta && l->idle_task_delta) {

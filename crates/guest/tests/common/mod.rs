@@ -15,7 +15,9 @@ use holdfast_guest::{
 pub const LINUX_6_1: &[u8] = include_bytes!("../data/linux-6.1.btf");
 pub const LINUX_6_12: &[u8] = include_bytes!("../data/linux-6.12.btf");
 pub const LINUX_7_2: &[u8] = include_bytes!("../data/linux-7.2.btf");
-pub const ALL: [(&str, &[u8]); 3] = [("6.1", LINUX_6_1), ("6.12", LINUX_6_12), ("7.2", LINUX_7_2)];
+pub const LINUX_7_3: &[u8] = include_bytes!("../data/linux-7.3.btf");
+pub const ALL: [(&str, &[u8]); 4] =
+    [("6.1", LINUX_6_1), ("6.12", LINUX_6_12), ("7.2", LINUX_7_2), ("7.3", LINUX_7_3)];
 
 /// Where the fake guests' memory is mapped in their imaginary process.
 pub const BASE: u64 = 0x7f00_0000_0000;
@@ -135,7 +137,7 @@ pub fn area_at(n: u32) -> u64 {
 
 /// Link address that goes with a real kernel's layout.
 pub fn link_address(version: &str) -> u64 {
-    if version == "7.2" { 0xffff_ffff_a1da_5000 } else { 0 }
+    if version == "7.2" || version == "7.3" { 0xffff_ffff_a1da_5000 } else { 0 }
 }
 
 /// A booted guest, all vCPUs in a task that holds nothing, and its steal-time records.
@@ -160,7 +162,7 @@ pub fn start_vcpus(
             let at = area_at(n);
             let area_gva = DIRECT_MAP + GPA + at;
             mem.put_u32(at + u64::from(layout.cpu_number), n);
-            mem.put_u32(at + u64::from(layout.preempt_count), 0x8000_0000);
+            put_preempt_count(mem, layout, n, 0);
             if let Some(task) = layout.current_task {
                 mem.put_u64(at + u64::from(task), 0xffff_9d00_c123_4000 + u64::from(n) * 0x2000);
             }
@@ -178,6 +180,16 @@ pub fn start_vcpus(
             VcpuRecord::new(n * 2, steal_time, slot).unwrap()
         })
         .collect()
+}
+
+/// Gives vCPU `n` a preemption count, beside the inverted need-resched bit.
+pub fn put_preempt_count(mem: &mut FakeMemory, layout: &Layout, n: u32, count: u32) {
+    let at = area_at(n) + u64::from(layout.preempt_count);
+    if layout.wide_count {
+        mem.put_u64(at, 1 << 63 | u64::from(count));
+    } else {
+        mem.put_u32(at, 1 << 31 | count);
+    }
 }
 
 /// Guest-virtual address of a vCPU's queue node.
@@ -201,5 +213,5 @@ pub fn wait_in_queue(
     mem.put_u64(at + u64::from(queue.next), next);
     mem.put_u32(at + u64::from(queue.locked), locked);
     mem.put_u32(first + u64::from(queue.count), node + 1);
-    mem.put_u32(area_at(n) + u64::from(layout.preempt_count), 0x8000_0001);
+    put_preempt_count(mem, layout, n, 1);
 }

@@ -19,7 +19,7 @@ enum hf_class {
  * Layout: include/linux/preempt.h and kernel/locking/mcs_spinlock.h of the guest.
  */
 struct hf_guest_facts {
-	u32 preempt_count; /* __preempt_count, or pcpu_hot.preempt_count */
+	u32 preempt_count; /* as of hf_preempt_count() */
 	u32 queued;	   /* qnodes[0].mcs.count: nesting depth of queued-spinlock slow paths */
 	u32 at_head;	   /* qnodes[0].mcs.locked: non-zero once the predecessor handed over */
 	u32 idle;	   /* non-zero if the running task is the idle task of this CPU */
@@ -45,6 +45,23 @@ enum hf_target {
 	HF_TO_NAMED = 3,  /* whom KVM asked for */
 };
 #define HF_NR_TARGETS 4
+
+/*
+ * The preemption count of a guest as Linux had it up to 7.2, from the lower half of the word: __preempt_count, or
+ * pcpu_hot.preempt_count. Since 7.3 the word is @wide on x86-64, 64 bits with need-resched in the other half. Between
+ * softirqs and hardirqs it counts how often interrupts were disabled by who may hold a lock (local_interrupt_disable()),
+ * which is depth here.
+ */
+HF_FN u32 hf_preempt_count(u32 word, bool wide)
+{
+	u32 depth = (word & HF_PREEMPT_DEPTH_MASK) + (word >> 16 & 0xff);
+
+	if (!wide)
+		return word;
+	if (depth > HF_PREEMPT_DEPTH_MASK)
+		depth = HF_PREEMPT_DEPTH_MASK;
+	return depth | (word & 0x0000ff00U) | (word >> 24) << 16;
+}
 
 HF_FN enum hf_class hf_classify(const struct hf_guest_facts *f)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What a class means, against the table of the design.
 
-use holdfast_policy::{GuestFacts, VcpuClass, classify};
+use holdfast_policy::{GuestFacts, VcpuClass, classify, preempt_count};
 use proptest::prelude::*;
 
 const NEED_RESCHED_INVERTED: u32 = 1 << 31;
@@ -31,6 +31,29 @@ fn follows_the_table() {
             "preempt_count {preempt_count:#x}, queued {queued}, at head {at_head}"
         );
     }
+}
+
+#[test]
+fn a_wide_count_says_the_same_by_other_bits() {
+    use VcpuClass::{Free, Holder, Irq};
+    // PREEMPT, SOFTIRQ, HARDIRQ_DISABLE, HARDIRQ and NMI_OFFSET of Linux 7.3.
+    for (word, class) in [
+        (0, Free),
+        (1, Holder),
+        (0x100, Irq),
+        (0x1_0000, Holder),
+        (0xff_0000, Holder),
+        (0x100_0000, Irq),
+        (0x1000_0000, Irq),
+        (0x8000_0000, Irq),
+        (0x101_0001, Irq),
+    ] {
+        assert_eq!(classify(&facts(preempt_count(word, true), 0, 0)), class, "{word:#x}");
+        assert_eq!(preempt_count(word, false), word);
+    }
+    // Who waits in a queue with interrupts disabled by count, and holds another lock.
+    assert_eq!(classify(&facts(preempt_count(1, true), 1, 0)), VcpuClass::Waiter);
+    assert_eq!(classify(&facts(preempt_count(0x1_0001, true), 1, 0)), Holder);
 }
 
 proptest! {
