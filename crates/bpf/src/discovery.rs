@@ -305,7 +305,6 @@ fn layout_of(guest: &ResolvedGuest, epoch: u32) -> hf_layout {
         idle_task_delta: deltas.idle_task.unwrap_or(0),
         call_queue_delta: deltas.call_queue.unwrap_or(0),
         direct_map: guest.direct_map().unwrap_or(0),
-        ..Default::default()
     }
 }
 
