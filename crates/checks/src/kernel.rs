@@ -108,8 +108,8 @@ pub(crate) fn kfuncs(host: &Host) -> Check {
         return Check::fail(
             NAME,
             format!("the kernel's BTF declares {} wrongly (with `aux`)", malformed.join(", ")),
-            "no sched_ext scheduler can be loaded into this build of the kernel, whose tools left it \
-             there. Boot another build",
+            "no sched_ext scheduler can be loaded into this build of the kernel: what made its BTF \
+             (pahole and resolve_btfids) left it there. Boot another build",
         );
     }
     Check::ok(NAME, format!("all {} the scheduler needs", REQUIRED_KFUNCS.len()))
