@@ -33,7 +33,7 @@ pub enum Purpose {
 
 type Function = fn(&Host) -> Check;
 
-/// What can forbid loading a scheduler at all.
+/// What can forbid loading a scheduler at all, or make it dangerous.
 const SCHEDULER: [Function; 10] = [
     privileges::capabilities,
     kernel::sched_ext,
