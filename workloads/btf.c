@@ -108,7 +108,7 @@ bool btf_open(struct btf *btf, const char *blob, size_t len)
 	return false;
 }
 
-bool btf_percpu(const struct btf *btf, const char *name, uint64_t *offset, uint64_t *size)
+bool btf_percpu(const struct btf *btf, const char *name, struct btf_var *var)
 {
 	struct section_entry entry;
 	uint32_t id = 0, wanted;
@@ -126,8 +126,8 @@ bool btf_percpu(const struct btf *btf, const char *name, uint64_t *offset, uint6
 	for (i = 0; i < btf->nr_percpu; i++) {
 		memcpy(&entry, btf->percpu + i * sizeof(entry), sizeof(entry));
 		if (entry.type == wanted) {
-			*offset = entry.offset;
-			*size = entry.size;
+			var->offset = entry.offset;
+			var->size = entry.size;
 			return true;
 		}
 	}

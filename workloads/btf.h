@@ -23,7 +23,13 @@ struct btf {
 /* False if the blob is not BTF, or has no per-CPU section. It has to outlive *btf. */
 bool btf_open(struct btf *btf, const char *blob, size_t len);
 
-/* Where a per-CPU variable lies in the section, and its size; false if there is none of that name. */
-bool btf_percpu(const struct btf *btf, const char *name, uint64_t *offset, uint64_t *size);
+/* Where a per-CPU variable lies in the section, and how long it is. */
+struct btf_var {
+	uint64_t offset;
+	uint64_t size;
+};
+
+/* False if there is none of that name. */
+bool btf_percpu(const struct btf *btf, const char *name, struct btf_var *var);
 
 #endif

@@ -145,34 +145,35 @@ static char *read_blob(size_t *len)
 	return blob;
 }
 
-static uint64_t required(const struct btf *btf, const char *name, uint64_t *size)
+static struct btf_var required(const struct btf *btf, const char *name)
 {
-	uint64_t offset;
+	struct btf_var var;
 
-	if (!btf_percpu(btf, name, &offset, size))
+	if (!btf_percpu(btf, name, &var))
 		die(0, "%s has no per-CPU variable %s", blob_path, name);
-	return offset;
+	return var;
 }
 
 static void lay_out(const struct btf *btf)
 {
-	uint64_t hot, size;
+	struct btf_var hot, count;
 
 	area.len = (btf->percpu_len + PAGE - 1) / PAGE * PAGE;
-	area.steal_time = required(btf, "steal_time", &size);
-	area.this_cpu_off = required(btf, "this_cpu_off", &size);
-	area.qnodes = required(btf, "qnodes", &size);
-	area.call_single_queue = required(btf, "call_single_queue", &size);
-	if (btf_percpu(btf, "pcpu_hot", &hot, &size)) {
+	area.steal_time = required(btf, "steal_time").offset;
+	area.this_cpu_off = required(btf, "this_cpu_off").offset;
+	area.qnodes = required(btf, "qnodes").offset;
+	area.call_single_queue = required(btf, "call_single_queue").offset;
+	if (btf_percpu(btf, "pcpu_hot", &hot)) {
 		/* Linux 6.2 to 6.14: struct pcpu_hot begins with these three. */
-		area.current_task = hot;
-		area.preempt_count = hot + 8;
-		area.cpu_number = hot + 12;
+		area.current_task = hot.offset;
+		area.preempt_count = hot.offset + 8;
+		area.cpu_number = hot.offset + 12;
 	} else {
-		area.current_task = required(btf, "current_task", &size);
-		area.preempt_count = required(btf, "__preempt_count", &size);
-		area.wide_count = size == 8;
-		area.cpu_number = required(btf, "cpu_number", &size);
+		area.current_task = required(btf, "current_task").offset;
+		count = required(btf, "__preempt_count");
+		area.preempt_count = count.offset;
+		area.wide_count = count.size == 8;
+		area.cpu_number = required(btf, "cpu_number").offset;
 	}
 }
 
