@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::FromRawFd;
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 
 use holdfast_agent::protocol::{Failure, PerfCounts, Reply};
@@ -95,10 +96,7 @@ impl Counting {
 
     fn read(&self) -> PerfCounts {
         let t_ns = monotonic_ns();
-        let mut counts: BTreeMap<_, _> = VM_STATS
-            .iter()
-            .filter_map(|(name, stats)| Some(((*name).to_owned(), vm_stats(self.pid, stats)?)))
-            .collect();
+        let mut counts = vm_stats(self.pid);
         let mut refused = self.refused.clone();
         for (event, files) in &self.open {
             let read: io::Result<Vec<Counted>> = files.iter().map(read).collect();
@@ -118,19 +116,25 @@ const VM_STATS: [(&str, &[&str]); 2] = [
     ("vm_halt_poll_ns", &["halt_poll_success_ns", "halt_poll_fail_ns"]),
 ];
 
-/// The sum of what KVM counted of the VMs of a process; none if it has no VM.
-fn vm_stats(pid: i32, stats: &[&str]) -> Option<u64> {
+/// What KVM has counted of the VMs of a process together; nothing if it has none.
+fn vm_stats(pid: i32) -> BTreeMap<String, u64> {
     const KVM: &str = "/sys/kernel/debug/kvm";
     // PID-FD
     let is_its = |name: &str| name.split_once('-').is_some_and(|(of, _)| of == pid.to_string());
-    let vms = std::fs::read_dir(KVM).ok()?.flatten();
-    let of_vm = |vm: std::fs::DirEntry| {
-        let read =
-            |stat| std::fs::read_to_string(vm.path().join(stat)).ok()?.trim().parse::<u64>().ok();
-        stats.iter().map(read).sum::<Option<u64>>()
+    let dirs = std::fs::read_dir(KVM).into_iter().flatten().flatten();
+    let vms: Vec<PathBuf> = dirs
+        .filter(|dir| dir.file_name().to_str().is_some_and(is_its))
+        .map(|dir| dir.path())
+        .collect();
+    let read = |path: PathBuf| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let sum_of = |stats: &[&str]| {
+        let of_vm =
+            |vm: &PathBuf| stats.iter().map(|stat| read(vm.join(stat))).sum::<Option<u64>>();
+        vms.iter().filter_map(of_vm).reduce(|sum, count| sum + count)
     };
-    let its = vms.filter(|vm| vm.file_name().to_str().is_some_and(is_its)).filter_map(of_vm);
-    its.reduce(|sum, count| sum + count)
+    let found =
+        VM_STATS.iter().filter_map(|(name, stats)| Some(((*name).to_owned(), sum_of(stats)?)));
+    found.collect()
 }
 
 /// Counts `event` in a thread and in those that it begins from now on.
