@@ -137,23 +137,25 @@ impl Layout {
         let vars = PerCpu::find(&btf)?;
 
         let steal_time = vars.sized("steal_time", 64)?;
-        let ((preempt_count, wide_count), cpu_number, current_task) = match vars.get("pcpu_hot")? {
+        let (preempt_count, wide_count, cpu_number, current_task) = match vars.get("pcpu_hot")? {
             Some(hot) => {
                 let member = |name: &'static str, size| vars.member(hot, name, size);
                 (
-                    (
-                        member("preempt_count", 4)?.ok_or(LayoutError::Missing("preempt_count"))?,
-                        false,
-                    ),
+                    member("preempt_count", 4)?.ok_or(LayoutError::Missing("preempt_count"))?,
+                    false,
                     member("cpu_number", 4)?.ok_or(LayoutError::Missing("cpu_number"))?,
                     member("current_task", 8)?,
                 )
             }
-            None => (
-                vars.preempt_count()?,
-                vars.sized("cpu_number", 4)?,
-                vars.optional("current_task", 8)?,
-            ),
+            None => {
+                let (preempt_count, wide_count) = vars.preempt_count()?;
+                (
+                    preempt_count,
+                    wide_count,
+                    vars.sized("cpu_number", 4)?,
+                    vars.optional("current_task", 8)?,
+                )
+            }
         };
         if !(btf.has_string("preempt_schedule") || btf.has_string("rcu_read_lock_nesting")) {
             return Err(LayoutError::NotCounted);
