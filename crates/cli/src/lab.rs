@@ -11,8 +11,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use holdfast_lab::campaign::{Campaign, Finished};
-use holdfast_lab::experiment::{Experiment, KernelLine};
+use holdfast_lab::experiment::Experiment;
 use holdfast_lab::machine::{Accel, cpus_here};
+use holdfast_lab::packages::Kernel;
 use holdfast_lab::progress::Progress;
 use holdfast_lab::report::{html, markdown, terminal};
 use holdfast_lab::result::RunResult;
@@ -138,9 +139,9 @@ pub(crate) struct ReportArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct FetchArgs {
-    /// Kernels of guests to fetch, as `6.1,6.12,7`; the newest, which the host runs, is always among them.
+    /// Kernels of guests to fetch, of 6.1, 6.12, 7 and backports; 7, which the host runs, is always among them.
     #[arg(long, value_name = "LINE,...", value_delimiter = ',', default_value = "7")]
-    kernels: Vec<KernelLine>,
+    kernels: Vec<Kernel>,
 }
 
 #[derive(Debug, Args)]

@@ -47,9 +47,12 @@ struct Args {
     /// vCPUs of the guest; 0 for no guest.
     #[arg(long, default_value_t = 4)]
     vcpus: u32,
-    /// Kernel of the guest.
-    #[arg(long, default_value = "linux-7")]
-    kernel: String,
+    /// Kernel of the guest: 6.1, 6.12, 7 or backports.
+    #[arg(long, default_value_t)]
+    kernel: Kernel,
+    /// Kernel of the host: 7 or backports.
+    #[arg(long, default_value_t)]
+    host_kernel: Kernel,
     /// CPU features of the guest, separated by commas.
     #[arg(long, default_value_t = PV_FEATURES.join(","))]
     features: String,
@@ -90,7 +93,7 @@ fn main() {
 }
 
 fn run(args: &Args) -> Result<()> {
-    let kernel: Kernel = args.kernel.parse()?;
+    let kernel = args.kernel;
     let extra = args.file.iter().filter_map(|f| f.split_once(':'));
     let spec = MachineSpec {
         holdfast_in_guests: false,
@@ -109,6 +112,7 @@ fn run(args: &Args) -> Result<()> {
         cpus_here: Vec::new(),
         topology: None,
         memory_mib: args.memory_mib,
+        host_kernel: args.host_kernel,
         guest_kernels: vec![kernel],
         dist: args.dist.clone(),
         extra: extra.map(|(here, there)| (here.into(), there.to_owned())).collect(),

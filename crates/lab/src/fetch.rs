@@ -2,13 +2,12 @@
 //! Downloads in advance what the lab will need.
 
 use crate::error::Result;
-use crate::experiment::KernelLine;
 use crate::images::Parts;
 use crate::packages::{Kernel, Packages};
 use crate::progress::Progress;
 
 /// Fetches QEMU, what guests hold, and these kernels besides the host's.
-pub fn everything(lines: &[KernelLine], progress: &Progress) -> Result<()> {
-    let kernels: Vec<Kernel> = lines.iter().map(|line| line.kernel()).collect();
+pub fn everything(kernels: &[Kernel], progress: &Progress) -> Result<()> {
+    let kernels = [kernels, &[Kernel::default()]].concat();
     Parts::fetch(&Packages::default_cache(), &kernels, progress).map(drop)
 }

@@ -29,9 +29,6 @@ pub(crate) const QEMU: &str = "/opt/qemu";
 /// Where the guests' kernels and images are, in the host.
 pub(crate) const GUESTS: &str = "/guests";
 
-/// The kernel that can be a host: the only one with sched_ext in Debian's build.
-pub const HOST_KERNEL: Kernel = Kernel::Linux7;
-
 /// Firmware that QEMU reads for the machines of the lab: where its packages have it, by what name.
 const FIRMWARE: [(&str, &str); 3] = [
     ("usr/share/seabios/bios-256k.bin", "bios-256k.bin"),
@@ -113,12 +110,11 @@ impl Parts {
         progress: &Progress,
     ) -> Result<Self> {
         let mut kernels = kernels.to_vec();
-        kernels.push(HOST_KERNEL);
         kernels.sort();
         kernels.dedup();
         let files = GuestFiles::standard();
         let mut suites: Vec<_> = kernels.iter().map(|k| k.suite()).collect();
-        suites.push(Suite::Trixie);
+        suites.extend([Suite::Trixie, Suite::Forky]);
         suites.sort();
         suites.dedup();
         packages.prepare(&suites, &[Suite::Trixie], progress)?;
@@ -158,7 +154,7 @@ impl Parts {
 
     /// A kernel that was asked for.
     pub fn kernel(&self, kernel: Kernel) -> Result<&KernelFiles> {
-        let none = || Error::Unsupported(format!("{kernel} was not asked for when booting"));
+        let none = || Error::Unsupported(format!("Linux {kernel} was not asked for when booting"));
         self.kernels.get(&kernel).ok_or_else(none)
     }
 
@@ -256,13 +252,14 @@ pub(crate) fn holdfast_in_guest() -> Vec<String> {
     vec![file("lib/loader"), "--library-path".into(), file("lib"), file("holdfast")]
 }
 
-/// The image of the host; `guests` are the images it starts guests from.
+/// The image of a host that runs this kernel; `guests` are the images it starts guests from.
 pub fn host(
     parts: &Parts,
+    kernel: Kernel,
     guests: &BTreeMap<Kernel, PathBuf>,
     local: &Local<'_>,
 ) -> Result<Manifest> {
-    let kernel = parts.kernel(HOST_KERNEL)?;
+    let kernel = parts.kernel(kernel)?;
     let mut image = base("host", parts, local)?;
     // libbpf wants it for the `__kconfig` variables every scheduler has.
     image.cached(&format!("boot/config-{}", kernel.release), &kernel.config)?;

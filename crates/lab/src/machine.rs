@@ -39,7 +39,7 @@ use self::channel::Channel;
 use self::process::Process;
 pub use self::spec::{Accel, Acceleration, Clock, GuestSpec, MachineSpec, PV_FEATURES, Topology};
 use crate::error::{Error, Result};
-use crate::images::{self, HOST_KERNEL, Local, Parts};
+use crate::images::{self, Local, Parts};
 use crate::packages::{Kernel, Package, Source};
 use crate::progress::{Progress, megabytes};
 
@@ -120,7 +120,8 @@ impl Machine {
         if spec.accel == Accel::Here {
             accel::check_here(spec)?;
         }
-        let parts = Parts::fetch(&spec.cache, &spec.guest_kernels, progress)?;
+        let kernels = [&spec.guest_kernels[..], &[spec.host_kernel]].concat();
+        let parts = Parts::fetch(&spec.cache, &kernels, progress)?;
         let packages = start.elapsed();
 
         let start = Instant::now();
@@ -138,7 +139,8 @@ impl Machine {
         let (how, host) = if spec.accel == Accel::Here {
             (Acceleration::Here, None)
         } else {
-            let host = images::host(&parts, &guests, &local)?.build(&directory)?;
+            let host =
+                images::host(&parts, spec.host_kernel, &guests, &local)?.build(&directory)?;
             (Acceleration::Tcg, Some(host))
         };
         images::tidy(&directory);
@@ -159,7 +161,7 @@ impl Machine {
         let step = progress.step(format!("Booting the host ({how})"));
         let (process, socket, paths) = match &host {
             Some(image) => {
-                let kernel = parts.kernel(HOST_KERNEL)?;
+                let kernel = parts.kernel(spec.host_kernel)?;
                 let mut program = qemu::program(&parts.qemu)?;
                 if how == Acceleration::Tcg {
                     match mend::copy_for(spec.clock, &program, &directory, progress)? {

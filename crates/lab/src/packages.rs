@@ -33,6 +33,8 @@ pub enum Suite {
     Bookworm,
     /// Debian 13: Linux 6.12, QEMU 10.
     Trixie,
+    /// What Debian 13 takes from later releases: the newest Linux there is.
+    TrixieBackports,
     /// Debian 14: Linux 7.
     Forky,
 }
@@ -43,6 +45,7 @@ impl Suite {
         match self {
             Suite::Bookworm => "bookworm",
             Suite::Trixie => "trixie",
+            Suite::TrixieBackports => "trixie-backports",
             Suite::Forky => "forky",
         }
     }
@@ -54,30 +57,38 @@ impl fmt::Display for Suite {
     }
 }
 
-/// A kernel of Debian's, by what it is good for; the exact version is whatever the archive has today.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// A kernel of Debian's, by release line; the exact version is whatever the archive has today.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub enum Kernel {
     /// Debian 12's: `__preempt_count` and `current_task` as per-CPU variables of their own.
-    #[serde(rename = "linux-6.1")]
+    #[serde(rename = "6.1")]
     Linux6_1,
     /// Debian 13's: `pcpu_hot`; no sched_ext in Debian's build.
-    #[serde(rename = "linux-6.12")]
+    #[serde(rename = "6.12")]
     Linux6_12,
-    /// Debian testing's: sched_ext. The lab's host runs this one.
-    #[serde(rename = "linux-7")]
+    /// Debian testing's: sched_ext. The lab's host runs this one unless it is told otherwise.
+    #[default]
+    #[serde(rename = "7")]
     Linux7,
+    /// Debian 13's newest backport, which is often ahead of testing: the one that its users have for sched_ext.
+    #[serde(rename = "backports")]
+    Backports,
 }
 
 impl Kernel {
     /// All of them, oldest first.
-    pub const ALL: [Kernel; 3] = [Kernel::Linux6_1, Kernel::Linux6_12, Kernel::Linux7];
+    pub const ALL: [Kernel; 4] =
+        [Kernel::Linux6_1, Kernel::Linux6_12, Kernel::Linux7, Kernel::Backports];
 
     /// Name in experiments.
     pub fn name(self) -> &'static str {
         match self {
-            Kernel::Linux6_1 => "linux-6.1",
-            Kernel::Linux6_12 => "linux-6.12",
-            Kernel::Linux7 => "linux-7",
+            Kernel::Linux6_1 => "6.1",
+            Kernel::Linux6_12 => "6.12",
+            Kernel::Linux7 => "7",
+            Kernel::Backports => "backports",
         }
     }
 
@@ -87,6 +98,7 @@ impl Kernel {
             Kernel::Linux6_1 => Suite::Bookworm,
             Kernel::Linux6_12 => Suite::Trixie,
             Kernel::Linux7 => Suite::Forky,
+            Kernel::Backports => Suite::TrixieBackports,
         }
     }
 }
@@ -226,7 +238,7 @@ impl Packages {
         let (major, minor) = match kernel {
             Kernel::Linux6_1 => (6, Some(1)),
             Kernel::Linux6_12 => (6, Some(12)),
-            Kernel::Linux7 => (7, None),
+            Kernel::Linux7 | Kernel::Backports => (7, None),
         };
         let right = found.first().is_some_and(|p| {
             let mut numbers = p.version.split(['.', '-']).map_while(|n| n.parse::<u32>().ok());
@@ -236,7 +248,7 @@ impl Packages {
         if !right {
             let have: Vec<_> = found.iter().map(version).collect();
             let suite = kernel.suite();
-            return Err(Error::Packages(format!("{suite} has {have:?} where {kernel} was")));
+            return Err(Error::Packages(format!("{suite} has {have:?} where Linux {kernel} was")));
         }
         Ok(found)
     }
@@ -268,6 +280,6 @@ mod tests {
             let json = serde_json::to_string(&kernel).unwrap();
             assert_eq!(json, format!("\"{kernel}\""));
         }
-        assert!("linux-5".parse::<Kernel>().unwrap_err().to_string().contains("linux-6.12"));
+        assert!("5.10".parse::<Kernel>().unwrap_err().to_string().contains("6.12"));
     }
 }

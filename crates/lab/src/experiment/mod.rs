@@ -12,7 +12,6 @@ mod scale;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -160,67 +159,12 @@ impl Host {
     }
 }
 
-/// Kernel release line of a guest; the newest release of the line in Debian is used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum KernelLine {
-    /// Debian 12's.
-    #[serde(rename = "6.1")]
-    V6_1,
-    /// Debian 13's.
-    #[serde(rename = "6.12")]
-    V6_12,
-    /// The newest, and the host's own.
-    #[default]
-    #[serde(rename = "7")]
-    V7,
-}
-
-impl KernelLine {
-    /// As written in an experiment.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            KernelLine::V6_1 => "6.1",
-            KernelLine::V6_12 => "6.12",
-            KernelLine::V7 => "7",
-        }
-    }
-
-    /// The packages' name for it.
-    pub fn kernel(self) -> Kernel {
-        match self {
-            KernelLine::V6_1 => Kernel::Linux6_1,
-            KernelLine::V6_12 => Kernel::Linux6_12,
-            KernelLine::V7 => Kernel::Linux7,
-        }
-    }
-}
-
-/// A kernel line that is none.
-#[derive(Debug, Error)]
-#[error("there is no kernel line \"{0}\"; there is 6.1, 6.12 and 7")]
-pub struct UnknownKernel(String);
-
-impl FromStr for KernelLine {
-    type Err = UnknownKernel;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let all = [KernelLine::V6_1, KernelLine::V6_12, KernelLine::V7];
-        all.into_iter().find(|l| l.as_str() == name).ok_or_else(|| UnknownKernel(name.into()))
-    }
-}
-
-impl fmt::Display for KernelLine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 /// A virtual machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Guest {
     /// Kernel release line.
-    pub kernel: KernelLine,
+    pub kernel: Kernel,
     /// Number of virtual CPUs.
     pub vcpus: u32,
     /// Memory, MiB.
@@ -252,7 +196,7 @@ fn is_one(n: &u32) -> bool {
 impl Default for Guest {
     fn default() -> Self {
         Guest {
-            kernel: KernelLine::default(),
+            kernel: Kernel::default(),
             vcpus: 4,
             memory_mib: 384,
             cpu: CpuFeatures::default(),

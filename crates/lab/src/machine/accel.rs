@@ -14,7 +14,7 @@ use super::process::{Process, SOCKET_FD};
 use super::qemu;
 use super::spec::{Accel, Acceleration, Clock, MachineSpec};
 use crate::error::{Error, Result};
-use crate::images::{HOST_KERNEL, Parts};
+use crate::images::Parts;
 use crate::progress::Progress;
 
 /// Longest a small machine may take to boot under a KVM that is any use.
@@ -100,7 +100,7 @@ fn passes_virtualization_on(modules: &Path) -> bool {
 
 fn probe(spec: &MachineSpec, parts: &Parts, image: &Path) -> Result<Option<String>> {
     let small = MachineSpec { cpus: 1, topology: None, memory_mib: 512, ..spec.clone() };
-    let kernel = parts.kernel(HOST_KERNEL)?;
+    let kernel = parts.kernel(spec.host_kernel)?;
     let program = qemu::program(&parts.qemu)?;
     let command =
         qemu::host(&small, parts, Acceleration::Kvm, false, &program, &kernel.vmlinuz, image)?;

@@ -95,6 +95,8 @@ pub struct MachineSpec {
     pub memory_mib: u32,
     /// What its clock goes by.
     pub clock: Clock,
+    /// Kernel that the host runs, which must have sched_ext.
+    pub host_kernel: Kernel,
     /// Kernels that guests will be started with. Emulated CPUs take turns in one thread if there are any.
     pub guest_kernels: Vec<Kernel>,
     /// Directory with `holdfast-agent`, `workloads/` and the other programs built.
@@ -120,7 +122,8 @@ impl MachineSpec {
             topology: None,
             memory_mib: 6144,
             clock: Clock::Machine,
-            guest_kernels: vec![Kernel::Linux7],
+            host_kernel: Kernel::default(),
+            guest_kernels: vec![Kernel::default()],
             dist: dist.into(),
             extra: Vec::new(),
             holdfast_in_guests: false,
@@ -167,7 +170,7 @@ impl GuestSpec {
     pub fn new(name: &str) -> Self {
         GuestSpec {
             name: name.to_owned(),
-            kernel: Kernel::Linux7,
+            kernel: Kernel::default(),
             vcpus: 4,
             max_vcpus: 0,
             memory_mib: 512,

@@ -105,7 +105,7 @@ impl LabHost {
     /// Boots a host for `experiment`.
     pub fn boot(experiment: &Experiment, place: &Place, progress: &Progress) -> Result<LabHost> {
         let mut kernels: Vec<Kernel> =
-            experiment.guests.values().map(|guest| guest.kernel.kernel()).collect();
+            experiment.guests.values().map(|guest| guest.kernel).collect();
         kernels.sort();
         kernels.dedup();
         let (extra, elsewhere) = programs(experiment, place)?;
@@ -224,7 +224,7 @@ impl Host for LabHost {
 
     fn start_guest(&self, name: &str, guest: &Guest, pause_exits: bool) -> Result<Hello> {
         self.machine.start_guest(&GuestSpec {
-            kernel: guest.kernel.kernel(),
+            kernel: guest.kernel,
             vcpus: guest.vcpus,
             memory_mib: guest.memory_mib,
             features: features(&guest.cpu),

@@ -52,6 +52,7 @@ fn every_kernel() {
         (Kernel::Linux6_1, "6.1.", "__preempt_count"),
         (Kernel::Linux6_12, "6.12.", "pcpu_hot"),
         (Kernel::Linux7, "7.", "__preempt_count"),
+        (Kernel::Backports, "7.", "__preempt_count"),
     ] {
         let guest = GuestSpec { kernel, vcpus: 2, ..GuestSpec::new("vm0") };
         let started = Instant::now();

@@ -11,8 +11,8 @@ use holdfast_lab::progress::Progress;
 use serde_json::Value;
 
 use crate::emulated::{
-    end_scheduler, eventually, kill_scheduler, observe, on_an_emulated_host, preemptions, read,
-    run, spec, start_observer, start_scheduler,
+    counted, end_scheduler, eventually, kill_scheduler, load_kvm, observe, of_vcpus,
+    on_an_emulated_host, preemptions, read, run, spec, start_observer, start_scheduler,
 };
 
 const HOGS: [&str; 2] = ["hog0", "hog1"];
@@ -53,10 +53,23 @@ fn guests_of_every_kernel_are_read_where_they_say_their_variables_are() {
 
 fn every_kernel_is_read() {
     let machine = boot(Kernel::ALL.to_vec());
-    for (kernel, release) in
-        [(Kernel::Linux6_1, "6.1."), (Kernel::Linux6_12, "6.12."), (Kernel::Linux7, "7.")]
-    {
+    for (kernel, release) in [
+        (Kernel::Linux6_1, "6.1."),
+        (Kernel::Linux6_12, "6.12."),
+        (Kernel::Linux7, "7."),
+        (Kernel::Backports, "7."),
+    ] {
         machine.start_guest(&GuestSpec { kernel, vcpus: 3, ..GuestSpec::new("vm0") }).unwrap();
+        // The guest's own symbol table and page tables are the witness, asked while it is idle.
+        let symbols = match kernel {
+            Kernel::Linux6_12 => ["steal_time", "qnodes", "pcpu_hot", "pcpu_hot"],
+            _ => ["steal_time", "qnodes", "__preempt_count", "current_task"],
+        };
+        let request = Request::Witness { symbols: symbols.map(str::to_owned).to_vec() };
+        let Reply::Witness(witness) = machine.request_guest("vm0", request).unwrap() else {
+            panic!("not a witness")
+        };
+        assert_eq!(witness.cpus.len(), 3);
         contend(&machine, "vm0", "3");
 
         let list: Value =
@@ -67,16 +80,6 @@ fn every_kernel_is_read() {
         let vcpus = vm["vcpus"].as_array().unwrap();
         assert_eq!(vcpus.len(), 3, "{list}");
 
-        // The guest's own symbol table and page tables are the witness.
-        let symbols = match kernel {
-            Kernel::Linux6_12 => ["steal_time", "qnodes", "pcpu_hot", "pcpu_hot"],
-            _ => ["steal_time", "qnodes", "__preempt_count", "current_task"],
-        };
-        let request = Request::Witness { symbols: symbols.map(str::to_owned).to_vec() };
-        let Reply::Witness(witness) = machine.request_guest("vm0", request).unwrap() else {
-            panic!("not a witness")
-        };
-        assert_eq!(witness.cpus.len(), 3);
         for (vcpu, cpu) in vcpus.iter().zip(&witness.cpus) {
             let at = |symbol: &str| cpu.symbols[symbol];
             // struct pcpu_hot begins with current_task and preempt_count.
@@ -92,6 +95,38 @@ fn every_kernel_is_read() {
             assert_eq!(vcpu["steal_time_gpa"], at("steal_time"));
         }
         machine.stop_guest("vm0").unwrap();
+    }
+    machine.shut_down().unwrap();
+}
+
+#[test]
+fn the_newest_kernel_is_scheduled_and_read() {
+    on_an_emulated_host(newest_kernel);
+}
+
+/// Where a kernel declares, names or packs something otherwise than any before, this is the first to know.
+fn newest_kernel() {
+    let kernel = Kernel::Backports;
+    let spec = MachineSpec { host_kernel: kernel, guest_kernels: vec![kernel], ..spec() };
+    let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
+    load_kvm(&machine);
+    run(&machine, &["holdfast", "doctor"]);
+    start_observer(&machine);
+    start_scheduler(&machine, &[]);
+    machine.start_guest(&GuestSpec { kernel, ..GuestSpec::new("vm0") }).unwrap();
+    contend(&machine, "vm0", "4");
+    for hog in HOGS {
+        machine.request(Request::spawn(hog, [machine.workload_path("hog")])).unwrap();
+    }
+    readable_vm(&machine, 4, "7.");
+    for counter in ["nr_extended", "nr_preempted_free"] {
+        eventually(counter, || (of_vcpus(&counted(&machine), counter) > 0).then_some(()));
+    }
+    end_scheduler(&machine);
+    for class in ["free", "holder"] {
+        eventually(&format!("{class} vCPUs preempted by the stock scheduler"), || {
+            (preemptions(&readable_vm(&machine, 4, "7."), class) > 0).then_some(())
+        });
     }
     machine.shut_down().unwrap();
 }
