@@ -24,7 +24,8 @@
  *
  * An operation is --rounds rounds of the loop: what it counts is the CPU time it got.
  * With --rest each vCPU sleeps after it: many of them are a VM that is nearly idle. With
- * --replace the VM is ended after so many and another one made, by the same thread.
+ * --replace the VM is ended after so many and another one made, by the same thread; with
+ * --leave it is ended after a while, and the thread goes on without one.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -56,6 +57,8 @@ static const char *rest = "0";
 static unsigned int rest_ms;
 static const char *replace = "0";
 static unsigned int replace_after;
+static const char *leave = "0";
+static unsigned int leave_after_s;
 static const char *blob_path = "/sys/kernel/btf/vmlinux";
 
 /* Words of a per-CPU area, as offsets in it; crates/guest/src/layout.rs reads the same. */
@@ -290,8 +293,9 @@ static void prepare(void)
 	hold_rounds = claims("flipping") ? number("hold", hold, 16, nr_rounds) : nr_rounds;
 	rest_ms = number("rest", rest, 0, 60000);
 	replace_after = number("replace", replace, 0, 1u << 30);
-	if (replace_after && workload_args.threads != 1)
-		usage_error("--replace is for one thread");
+	leave_after_s = number("leave", leave, 0, 86400);
+	if ((replace_after || leave_after_s) && workload_args.threads != 1)
+		usage_error("--replace and --leave are for one thread");
 	blob = read_blob(&len);
 	if (!btf_open(&btf, blob, len))
 		die(0, "%s is not the BTF of a kernel with per-CPU variables", blob_path);
@@ -317,10 +321,10 @@ static void prepare(void)
 static void work(unsigned int worker, struct counters_slot *slot)
 {
 	struct vcpu *v = &vcpus[worker];
-	uint64_t start_ns, end_ns;
+	uint64_t begin_ns = now_ns(), start_ns, end_ns;
 	unsigned int nr_ops = 0;
 
-	for (start_ns = now_ns();; start_ns = end_ns) {
+	for (start_ns = begin_ns;; start_ns = end_ns) {
 		while (ioctl(v->fd, KVM_RUN, 0) < 0)
 			if (errno != EINTR && errno != EAGAIN)
 				die(errno, "KVM_RUN of vCPU %u failed", worker);
@@ -339,6 +343,11 @@ static void work(unsigned int worker, struct counters_slot *slot)
 			nr_ops = 0;
 			end_ns = now_ns();
 		}
+		if (leave_after_s && end_ns - begin_ns >= leave_after_s * 1000000000ULL) {
+			end_vm();
+			for (;;)
+				counters_op(slot, 0);
+		}
 	}
 }
 
@@ -350,6 +359,7 @@ int main(int argc, char **argv)
 		{ "hold", "ROUNDS", "of the loop between two moments without a claim", &hold },
 		{ "rest", "MS", "that a vCPU sleeps after each operation", &rest },
 		{ "replace", "OPS", "after which the VM is replaced by another one", &replace },
+		{ "leave", "SECONDS", "after which it has no VM any more, and loops", &leave },
 		{ "btf", "FILE", "BTF of the kernel it poses as", &blob_path },
 		{ 0 },
 	};

@@ -8,31 +8,20 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use holdfast_guest::{Gpa, Hva, ReadError, Reader, ResolvedGuest, Slot, VcpuRecord};
+use holdfast_guest::{Gpa, Hva, Reader, ResolvedGuest, Slot, VcpuRecord};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
 
 use crate::error::DiscoveryError;
+use crate::searches::{Search, Searches};
 use crate::skel::types::{hf_event, hf_layout, hf_vm};
 use crate::skel::{DiscoverySkel, DiscoverySkelBuilder};
 use crate::vm::{Vcpu, Vm, VmState};
 
 /// How often ended VMs are looked for.
 const REAP_INTERVAL: Duration = Duration::from_secs(1);
-/// How many guests are searched at once, and how often it is looked whether that is done.
-const SEARCHES_MAX: usize = 4;
-const SEARCH_CHECK: Duration = Duration::from_millis(10);
-
-/// A search of a guest's memory that is under way.
-struct Search {
-    kvm: u64,
-    born: u64,
-    epoch: u32,
-    thread: JoinHandle<Result<Arc<ResolvedGuest>, ReadError>>,
-}
 
 /// Finds vCPUs and resolves their guests, as long as it lives.
 pub struct Discovery<'obj> {
@@ -44,7 +33,7 @@ pub struct Discovery<'obj> {
     /// Those that the last look found ended.
     ended: Vec<(u64, Vm)>,
     reader: Arc<Reader>,
-    searches: Vec<Search>,
+    searches: Searches,
     reaped_at: Instant,
 }
 
@@ -60,7 +49,13 @@ impl<'obj> Discovery<'obj> {
             .open(storage)
             .map_err(|source| DiscoveryError::bpf("open", source))?;
         let skel = open.load().map_err(|source| DiscoveryError::bpf("load", source))?;
-        let links = [&skel.progs.vcpu_load, &skel.progs.vm_destroyed].map(|program| {
+        let programs = [
+            &skel.progs.vcpu_load,
+            &skel.progs.process_exec,
+            &skel.progs.vcpu_destroyed,
+            &skel.progs.vm_destroyed,
+        ];
+        let links = programs.map(|program| {
             program.attach().map_err(|source| DiscoveryError::bpf("attach", source))
         });
         let links = links.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -87,7 +82,7 @@ impl<'obj> Discovery<'obj> {
             vms: BTreeMap::new(),
             ended: Vec::new(),
             reader: Arc::default(),
-            searches: Vec::new(),
+            searches: Searches::default(),
             reaped_at: Instant::now(),
         })
     }
@@ -127,10 +122,10 @@ impl<'obj> Discovery<'obj> {
     pub fn next_due(&self) -> Option<Instant> {
         let reap = (!self.vms.is_empty()).then(|| self.reaped_at + REAP_INTERVAL);
         let now = Instant::now();
-        let searched = (!self.searches.is_empty()).then(|| now + SEARCH_CHECK);
+        let searched = self.searches.next_check(now);
         let due = self.vms.values().filter_map(|vm| vm.resolving_due(now));
         // With as many searches as there may be the next one waits for the end of one of them.
-        let due = due.filter(|_| self.searches.len() < SEARCHES_MAX);
+        let due = due.filter(|_| self.searches.have_room());
         due.chain(searched).chain(reap).min()
     }
 
@@ -185,35 +180,35 @@ impl<'obj> Discovery<'obj> {
     /// Learns the layouts of guests that are not readable yet. Searching a large guest takes long: it is
     /// done beside, and whoever follows VMs goes on.
     fn resolve(&mut self, now: Instant) {
-        let ended = self.searches.extract_if(.., |search| search.thread.is_finished());
-        for search in ended.collect::<Vec<_>>() {
+        for search in self.searches.take_finished(now) {
             self.learn(search, now);
         }
-        for (kvm, vm) in self.vms.iter_mut().filter(|(_, vm)| vm.wants_resolving(now)) {
-            if self.searches.len() >= SEARCHES_MAX {
+        let mut waiting: Vec<_> =
+            self.vms.iter_mut().filter(|(_, vm)| vm.wants_resolving(now)).collect();
+        // Who has waited longest comes first: others may be due again and again.
+        waiting.sort_by_key(|(_, vm)| vm.resolving_due(now));
+        for (&kvm, vm) in waiting {
+            if !self.searches.have_room() {
                 break;
             }
-            let (pid, slots, records) = (vm.pid, vm.slots.clone(), vm.records());
+            let (pid, born, epoch) = (vm.pid, vm.born, vm.epoch);
+            let (slots, records) = (vm.slots.clone(), vm.records());
             let reader = Arc::clone(&self.reader);
-            let thread = thread::Builder::new()
-                .name("search".into())
-                .spawn(move || reader.resolve(pid, &slots, &records));
             vm.begin_resolving(now);
-            let (born, epoch) = (vm.born, vm.epoch);
-            match thread {
-                Ok(thread) => self.searches.push(Search { kvm: *kvm, born, epoch, thread }),
-                // Somebody else's may be too many just now.
-                Err(why) => {
-                    log::warn!("pid {pid}: no thread to search its memory: {why}");
-                    vm.end_resolving(VmState::Unreadable(None), epoch, now);
-                }
+            let begun = self
+                .searches
+                .begin((kvm, born, epoch, pid), now, move || reader.resolve(pid, &slots, &records));
+            // Somebody else's threads may be too many just now.
+            if let Err(why) = begun {
+                log::warn!("pid {pid}: no thread to search its memory: {why}");
+                vm.end_resolving(VmState::Unreadable(None), epoch, Duration::ZERO, now);
             }
         }
     }
 
     fn learn(&mut self, search: Search, now: Instant) {
-        let Search { kvm, born, epoch, thread } = search;
-        let found = thread.join();
+        let (kvm, born, epoch, took) = (search.kvm, search.born, search.epoch, search.took(now));
+        let found = search.join();
         let Some(vm) = self.vms.get_mut(&kvm).filter(|vm| vm.born == born) else {
             return;
         };
@@ -229,7 +224,7 @@ impl<'obj> Discovery<'obj> {
             // It has said why. No guest stops what is done for the others.
             Err(_) => VmState::Unreadable(None),
         };
-        if vm.end_resolving(state, epoch, now)
+        if vm.end_resolving(state, epoch, took, now)
             && let VmState::Readable(guest) = &vm.state
         {
             let layout = layout_of(guest, epoch);

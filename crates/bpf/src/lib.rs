@@ -9,6 +9,7 @@
 
 mod discovery;
 mod error;
+mod searches;
 mod skel;
 mod vm;
 

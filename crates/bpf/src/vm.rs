@@ -11,6 +11,9 @@ use holdfast_guest::{ReadError, ResolvedGuest, Slot, VcpuRecord};
 /// becomes readable soon; one that never does costs little.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
+/// And at least so many times as long as the attempt took: a large guest that is not readable takes no more than a
+/// tenth of a CPU. Where there is news, half of one.
+const REST: u32 = 9;
 /// How many attempts news of a guest may cause at once, and after what time one more. A guest moves its
 /// records as often as it likes, and looking for its kernel takes a while.
 const PROMPT_MAX: u32 = 20;
@@ -55,6 +58,8 @@ pub struct Vm {
     /// Prompt attempts there were left at the last of them, and when that was.
     prompt: u32,
     prompt_since: Instant,
+    /// From when on there may be a prompt attempt, and any.
+    prompt_at: Instant,
     retry_at: Instant,
     retry_after: Duration,
 }
@@ -72,6 +77,7 @@ impl Vm {
             is_being_searched: false,
             prompt: PROMPT_MAX,
             prompt_since: now,
+            prompt_at: now,
             retry_at: now,
             retry_after: RETRY_MIN,
         }
@@ -95,7 +101,7 @@ impl Vm {
     }
 
     /// Prompt attempts there may be, now.
-    fn prompt_at(&self, now: Instant) -> u32 {
+    fn nr_prompt(&self, now: Instant) -> u32 {
         let passed = now.saturating_duration_since(self.prompt_since);
         let earned = passed.as_secs() / PROMPT_EARNED.as_secs();
         PROMPT_MAX.min(self.prompt.saturating_add(earned.try_into().unwrap_or(u32::MAX)))
@@ -106,8 +112,8 @@ impl Vm {
         let is_open = !self.is_being_searched
             && matches!(self.state, VmState::Unreadable(_))
             && self.vcpus.values().any(|vcpu| vcpu.record.is_some());
-        let is_prompt = self.has_news && self.prompt_at(now) > 0;
-        is_open.then(|| if is_prompt { now.min(self.retry_at) } else { self.retry_at })
+        let is_prompt = self.has_news && self.nr_prompt(now) > 0;
+        is_open.then_some(if is_prompt { self.prompt_at } else { self.retry_at })
     }
 
     pub(crate) fn wants_resolving(&self, now: Instant) -> bool {
@@ -117,7 +123,7 @@ impl Vm {
     /// An attempt to read it begins.
     pub(crate) fn begin_resolving(&mut self, now: Instant) {
         self.is_being_searched = true;
-        let prompt = if self.has_news { self.prompt_at(now) } else { 0 };
+        let prompt = if self.has_news { self.nr_prompt(now) } else { 0 };
         if prompt > 0 {
             self.prompt = prompt - 1;
             self.prompt_since = now;
@@ -128,11 +134,18 @@ impl Vm {
         self.has_news = false;
     }
 
-    /// An attempt that was begun in `epoch` has ended; what came of it counts if it is still that.
+    /// An attempt that was begun in `epoch` has ended after so long; what came of it counts if it is still that.
     /// True if it does.
-    pub(crate) fn end_resolving(&mut self, state: VmState, epoch: u32, now: Instant) -> bool {
+    pub(crate) fn end_resolving(
+        &mut self,
+        state: VmState,
+        epoch: u32,
+        took: Duration,
+        now: Instant,
+    ) -> bool {
         self.is_being_searched = false;
-        self.retry_at = now + self.retry_after;
+        self.prompt_at = now + took;
+        self.retry_at = now + self.retry_after.max(took * REST);
         let counts = self.epoch == epoch;
         if counts {
             self.state = state;
@@ -172,7 +185,7 @@ mod tests {
 
     fn try_in_vain(vm: &mut Vm, now: Instant) {
         vm.begin_resolving(now);
-        assert!(vm.end_resolving(VmState::Unreadable(None), vm.epoch, now));
+        assert!(vm.end_resolving(VmState::Unreadable(None), vm.epoch, Duration::ZERO, now));
     }
 
     /// Attempts in so many seconds, with news each time it is looked at.
@@ -213,7 +226,7 @@ mod tests {
         vm.retry_soon();
         let later = now + Duration::from_secs(60);
         assert!(!vm.wants_resolving(later));
-        assert!(vm.end_resolving(VmState::Unreadable(None), vm.epoch, later));
+        assert!(vm.end_resolving(VmState::Unreadable(None), vm.epoch, Duration::ZERO, later));
         assert!(vm.wants_resolving(later));
     }
 
@@ -226,9 +239,21 @@ mod tests {
         vm.enter_epoch(2);
         vm.vcpus.insert(0, Vcpu { tid: 2, record });
         vm.retry_soon();
-        assert!(!vm.end_resolving(VmState::Unreadable(Some(ReadError::NoStealTime)), 1, now));
+        let found = VmState::Unreadable(Some(ReadError::NoStealTime));
+        assert!(!vm.end_resolving(found, 1, Duration::ZERO, now));
         assert!(matches!(vm.state, VmState::Unreadable(None)));
         assert!(vm.wants_resolving(now));
+    }
+
+    #[test]
+    fn what_takes_long_is_not_done_all_the_time() {
+        let (now, took) = (Instant::now(), Duration::from_secs(4));
+        let mut vm = vm(now);
+        vm.begin_resolving(now);
+        assert!(vm.end_resolving(VmState::Unreadable(None), vm.epoch, took, now + took));
+        assert_eq!(vm.resolving_due(now), Some(now + took * 10));
+        vm.retry_soon();
+        assert_eq!(vm.resolving_due(now), Some(now + took * 2));
     }
 
     #[test]

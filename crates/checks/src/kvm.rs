@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use crate::{Check, Host};
 
 /// Where discovery attaches.
-const TARGETS: [&str; 2] = ["kvm_arch_vcpu_load", "kvm_arch_destroy_vm"];
+const TARGETS: [&str; 3] = ["kvm_arch_vcpu_load", "kvm_arch_vcpu_destroy", "kvm_arch_destroy_vm"];
 const WITHOUT: &str = "--no-guest-knowledge goes without";
 
 /// KVM, and a description of its types.

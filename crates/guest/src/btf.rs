@@ -13,7 +13,7 @@ pub(crate) const HEADER_LEN: usize = 24;
 /// A later header may be longer; nothing known comes close to this.
 const HEADER_MAX: u32 = 256;
 /// Largest blob considered. Kernels of 2026 have 4 to 6 MB; distributions' debug kernels 10 MB.
-pub(crate) const BLOB_MAX: u64 = 64 << 20;
+pub(crate) const BLOB_MAX: u64 = 24 << 20;
 /// Typedefs, qualifiers and arrays between a variable and its struct; real ones have below 5.
 const HOPS_MAX: usize = 32;
 /// Length of a name; KSYM_NAME_LEN of the kernel is 512.

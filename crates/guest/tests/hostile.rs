@@ -7,7 +7,8 @@ use std::{sync::atomic::Ordering, time::Instant};
 
 use common::{ALL, FakeMemory, inflate};
 use holdfast_guest::{
-    BtfError, Gpa, Layout, LayoutError, Reader, VcpuRecord,
+    BtfError, Gpa, GuestMemory, Hva, HvaRange, Layout, LayoutError, MemoryError, Reader, Slot,
+    VcpuRecord,
     scan::{Effort, scan},
 };
 use proptest::prelude::*;
@@ -212,4 +213,36 @@ fn says_what_is_wrong_with_a_blob() {
     let mut big_endian = common::LINUX_7_2.to_vec();
     big_endian.swap(0, 1);
     assert_eq!(parse(&big_endian), BtfError::Header);
+}
+
+/// So many GiB of what looks like a string section everywhere.
+struct Text;
+
+impl Text {
+    const GIB: u64 = 4;
+
+    fn slot() -> Slot {
+        Slot::new(Gpa::new(0), Hva::new(1 << 40), Self::GIB << 30).unwrap()
+    }
+}
+
+impl GuestMemory for Text {
+    fn read(&self, at: Hva, buf: &mut [u8]) -> Result<(), MemoryError> {
+        for (i, byte) in buf.iter_mut().enumerate() {
+            *byte = if (at.get() + i as u64).is_multiple_of(16) { 0 } else { b'a' };
+        }
+        Ok(())
+    }
+
+    fn resident(&self, range: HvaRange, out: &mut Vec<HvaRange>) -> Result<(), MemoryError> {
+        out.extend(range.intersect(Self::slot().hva_range()));
+        Ok(())
+    }
+}
+
+#[test]
+fn a_guest_full_of_text_is_not_read_as_a_whole_by_sampling() {
+    let found = scan(&Text, &[Text::slot()], Effort::Sampled).unwrap();
+    assert!(found.gave_up && found.blobs.is_empty());
+    assert!(found.read_bytes < 400 << 20, "{} of {} GiB", found.read_bytes, Text::GIB);
 }

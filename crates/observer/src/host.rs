@@ -86,7 +86,8 @@ pub(crate) fn thread_exists(tid: u32) -> bool {
 
 /// When a process began, in clock ticks since the host booted: with its number, who it is.
 pub(crate) fn process_begin(pid: u32) -> Option<u64> {
-    parse_begin(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    // What it is called need not be text.
+    parse_begin(&String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat")).ok()?))
 }
 
 fn parse_begin(stat: &str) -> Option<u64> {

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the operator calls a VM: from its VMM's command line, else from its control group.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read};
 
 use holdfast_checks::steers;
 
 /// Longest name that is shown.
 pub(crate) const NAME_CHARS: usize = 64;
 
+/// Of a command line so much is looked at: how long it is its process decides, up to all of its memory.
+const CMDLINE_MAX: u64 = 128 << 10;
+
 /// Name of the VM whose VMM is this process, where it has one.
 pub(crate) fn vm_name(pid: u32) -> Option<String> {
-    let cmdline = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let cmdline = beginning(&format!("/proc/{pid}/cmdline"), CMDLINE_MAX).unwrap_or_default();
     let args: Vec<_> = cmdline
         .split(|byte| *byte == 0)
         .map(|arg| String::from_utf8_lossy(arg).into_owned())
@@ -19,6 +23,13 @@ pub(crate) fn vm_name(pid: u32) -> Option<String> {
         let groups = fs::read(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         from_cgroup(&String::from_utf8_lossy(&groups))
     })
+}
+
+/// The first bytes of a file, up to `max`.
+fn beginning(path: &str, max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(max).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Name of the program (`/proc/PID/comm`).
@@ -129,6 +140,12 @@ mod tests {
     }
 
     #[test]
+    fn no_more_is_read_than_is_looked_at() {
+        assert_eq!(beginning("/dev/zero", 1000).unwrap(), [0; 1000]);
+        assert!(beginning("/proc/self/nosuch", 1000).is_err());
+    }
+
+    #[test]
     fn a_program_whose_name_is_not_utf8_has_not_ended() {
         let (named, done) = std::sync::mpsc::channel::<()>();
         let (send_tid, tid) = std::sync::mpsc::channel();
@@ -139,7 +156,9 @@ mod tests {
             send_tid.send(tid).unwrap();
             let _ = done.recv();
         });
-        assert_eq!(vmm(tid.recv().unwrap()), "q\u{fffd}?x");
+        let tid = tid.recv().unwrap();
+        assert_eq!(vmm(tid), "q\u{fffd}?x");
+        assert!(crate::host::process_begin(tid).is_some());
         drop(named);
         thread.join().unwrap();
         assert_eq!(vmm(u32::MAX), "(ended)");

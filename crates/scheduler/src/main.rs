@@ -386,15 +386,19 @@ impl<'a> Scheduler<'a> {
     /// Gets to know new VMs, and forgets those that have ended.
     fn follow_vms(&mut self) -> Result<()> {
         let Some(discovery) = &mut self.discovery else { return Ok(()) };
-        let ended = discovery.process()?;
-        if ended.is_empty() {
+        discovery.process()?;
+        if discovery.ended().is_empty() {
             return Ok(());
         }
         let vm_ctxs = &self.skel.maps.vm_ctxs;
-        // The threads of a VM run on for a moment after it, and may have made a new entry for one that ended before.
+        // What was counted of one whose place another has taken is not that one's. The threads of a VM run on for a
+        // moment after it, and may have made a new entry for one that ended before.
         let is_over = |key: &Vec<u8>| {
             let kvm = <[u8; 8]>::try_from(key.as_slice()).map(u64::from_ne_bytes);
-            kvm.is_ok_and(|kvm| ended.contains(&kvm) || !discovery.vms().contains_key(&kvm))
+            kvm.is_ok_and(|kvm| {
+                let has_ended = discovery.ended().iter().any(|(ended, _)| *ended == kvm);
+                has_ended || !discovery.vms().contains_key(&kvm)
+            })
         };
         for key in vm_ctxs.keys().filter(is_over).collect::<Vec<_>>() {
             let _ = vm_ctxs.delete(&key);

@@ -41,6 +41,7 @@ struct hf_vm {
 	u32 tgid;
 	u32 epoch; /* another one whenever what was learnt of the guest kernel may be stale */
 	u64 born;  /* when: the address may have been another VM's */
+	u64 mm;	   /* address space that its memory and its vCPUs are in, as KVM demands */
 };
 
 /*

@@ -73,11 +73,14 @@ static bool read_record(struct kvm_vcpu___hf *kv, struct hf_vcpu *rec)
 	return rec->steal_hva >= rec->slot_hva && rec->steal_hva - rec->slot_hva < rec->slot_len;
 }
 
-static struct hf_vm *find_vm(u64 kvm, u32 tgid)
+/* The VM of a vCPU: that of who ran the first of them. Processes that share an address space may run one VM's. */
+static struct hf_vm *find_vm(struct kvm___hf *kv, u32 tgid)
 {
-	struct hf_vm *vm = bpf_map_lookup_elem(&vms, &kvm), fresh = { .tgid = tgid };
+	struct hf_vm *vm, fresh = { .tgid = tgid, .mm = (u64)kv->mm };
+	u64 kvm = (u64)kv;
 
-	if (vm && vm->tgid == tgid)
+	vm = bpf_map_lookup_elem(&vms, &kvm);
+	if (vm && vm->mm == fresh.mm)
 		return vm;
 	/* Its struct kvm may lie where another one's did, and what was learnt of that come late. */
 	fresh.born = bpf_ktime_get_ns();
@@ -202,7 +205,7 @@ static void apply_layout(struct hf_vcpu *v, struct hf_vm *vm)
 			return;
 	}
 	if (in_slot(v, v->preempt_count_hva, sizeof(u32)) &&
-	    (!v->qnode_hva || in_slot(v, v->qnode_hva, sizeof(struct hf_qnode))))
+	    (!v->qnode_hva || in_slot(v, v->qnode_hva, HF_PV_NODE_CPU + sizeof(u32))))
 		v->epoch = l->epoch;
 }
 
@@ -220,7 +223,7 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 
 	v = bpf_task_storage_get(&vcpus, p, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	rec.kvm = (u64)kv->kvm;
-	vm = find_vm(rec.kvm, p->tgid);
+	vm = find_vm(kv->kvm, p->tgid);
 	if (!v || !vm) {
 		__sync_fetch_and_add(&nr_untracked, 1);
 		return 0;
@@ -258,6 +261,37 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 		apply_layout(v, vm);
 	if (!v->reported)
 		report(kv, v, vm);
+	return 0;
+}
+
+struct task_struct *bpf_task_from_pid(s32 pid) __ksym __weak; /* since v6.2 */
+void bpf_task_release(struct task_struct *p) __ksym __weak;
+
+/* A vCPU goes with its VM, or if it could not be made; the thread that ran it may go on without. */
+SEC("fentry/kvm_arch_vcpu_destroy")
+int BPF_PROG(vcpu_destroyed, struct kvm_vcpu___hf *kv)
+{
+	int tid = BPF_CORE_READ(kv, pid, numbers[0].nr);
+	struct task_struct *p;
+	struct hf_vcpu *v;
+
+	if (!bpf_ksym_exists(bpf_task_from_pid))
+		return 0;
+	p = bpf_task_from_pid(tid);
+	if (!p)
+		return 0;
+	v = bpf_task_storage_get(&vcpus, p, NULL, 0);
+	if (v && v->vcpu == (u64)kv)
+		bpf_task_storage_delete(&vcpus, p);
+	bpf_task_release(p);
+	return 0;
+}
+
+/* The thread goes on as another program, whose memory is nobody's to be read. */
+SEC("tp_btf/sched_process_exec")
+int BPF_PROG(process_exec, struct task_struct *p)
+{
+	bpf_task_storage_delete(&vcpus, p);
 	return 0;
 }
 

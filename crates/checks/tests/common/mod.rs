@@ -28,12 +28,15 @@ impl FakeHost {
         host.write("/proc/config.gz", "");
         host.write("/sys/kernel/sched_ext/state", "disabled\n");
         host.write_bytes("/sys/kernel/btf/vmlinux", &vmlinux(&REQUIRED_KFUNCS, &[]));
-        host.write("/sys/kernel/btf/kvm", "\0kvm_arch_vcpu_load\0kvm_arch_destroy_vm\0");
+        host.write(
+            "/sys/kernel/btf/kvm",
+            "\0kvm_arch_vcpu_load\0kvm_arch_vcpu_destroy\0kvm_arch_destroy_vm\0",
+        );
         host.write("/sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory\n");
         host.write("/sys/kernel/security/lockdown", "[none] integrity confidentiality\n");
         host.write(
             "/sys/kernel/tracing/available_filter_functions",
-            "schedule\nkvm_arch_vcpu_load [kvm]\nkvm_arch_destroy_vm [kvm]\n",
+            "schedule\nkvm_arch_vcpu_load [kvm]\nkvm_arch_vcpu_destroy [kvm]\nkvm_arch_destroy_vm [kvm]\n",
         );
         host.write("/sys/module/kvm/initstate", "live\n");
         host.write("/sys/module/kvm_amd/parameters/pause_filter_count", "3000\n");

@@ -55,6 +55,9 @@ const WINDOW: u64 = 64 << 20;
 /// altogether: a guest full of false headers must not keep us busy.
 const HEADERS_MAX: usize = 4096;
 const EXAMINE_MAX: u64 = 512 << 20;
+/// So many bytes are read in the sampled pass where a sample looks like BTF, some 40 times what a kernel's takes.
+/// Beyond that the exhaustive pass costs less, and is made rarely.
+const CLOSE_MAX: u64 = 256 << 20;
 /// Blobs kept from one scan.
 const BLOBS_MAX: usize = 8;
 /// Threads of the exhaustive pass.
@@ -122,6 +125,7 @@ pub fn scan(mem: &dyn GuestMemory, slots: &[Slot], effort: Effort) -> Result<Sca
         blobs: Mutex::default(),
         resident_bytes: AtomicU64::new(0),
         read_bytes: AtomicU64::new(0),
+        close_bytes: AtomicU64::new(0),
         examined_bytes: AtomicU64::new(0),
         gave_up: AtomicBool::new(false),
     };
@@ -163,6 +167,7 @@ struct Search<'a> {
     blobs: Mutex<Vec<Blob>>,
     resident_bytes: AtomicU64,
     read_bytes: AtomicU64,
+    close_bytes: AtomicU64,
     examined_bytes: AtomicU64,
     gave_up: AtomicBool,
 }
@@ -189,11 +194,15 @@ impl Search<'_> {
             self.mem.gather(&pages, PAGE_SIZE as usize, &mut text)?;
             self.count_read(text.len());
             for (page, text) in pages.iter().zip(text.chunks_exact(PAGE_SIZE as usize)) {
-                if *page >= searched_to
-                    && looks_like_strings(text)
-                    && self.is_long_text(slot, *page)?
-                {
-                    searched_to = self.search_back(slot, *page, searched_to)?;
+                if *page >= searched_to && looks_like_strings(text) {
+                    let before = self.read_bytes.load(Ordering::Relaxed);
+                    if self.is_long_text(slot, *page)? {
+                        searched_to = self.search_back(slot, *page, searched_to)?;
+                    }
+                    self.count_close(self.read_bytes.load(Ordering::Relaxed) - before);
+                }
+                if self.gave_up() {
+                    break;
                 }
             }
         }
@@ -386,6 +395,13 @@ impl Search<'_> {
             self.gave_up.store(true, Ordering::Relaxed);
         }
         Ok(Some(place))
+    }
+
+    /// Counts what was read around a sample.
+    fn count_close(&self, bytes: u64) {
+        if self.close_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > CLOSE_MAX {
+            self.gave_up.store(true, Ordering::Relaxed);
+        }
     }
 
     fn gave_up(&self) -> bool {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use holdfast_agent::protocol::{Counters, CpuTimes, Reply, Request};
 use holdfast_lab::machine::{GuestSpec, Machine};
 use holdfast_lab::progress::Progress;
+use holdfast_lab::scheduler::Counted;
 use holdfast_lab::share::{self, Party};
 use serde_json::Value;
 
@@ -102,8 +103,32 @@ fn lying() {
         assert!(["flipping", "waiter"].contains(&claim) || bounded, "{claim}: {counted:?}");
         end(&machine, HOSTILE, libc::SIGTERM);
     }
+    left_by_its_vm(&machine);
     end_scheduler(&machine);
     machine.shut_down().unwrap();
+}
+
+/// A thread whose VM is closed is a thread like any other, whatever lies where its guest said it held a lock.
+fn left_by_its_vm(machine: &Machine) {
+    let nr_vms = |counted: &Counted| {
+        ["nr_vms_readable", "nr_vms_unreadable"]
+            .map(|counter| counted.counters[counter].as_u64().unwrap())
+    };
+    let no_vm = || eventually("no VM", || (nr_vms(&counted(machine)) == [0, 0]).then_some(()));
+    no_vm();
+    let program = machine.workload_path(HOSTILE);
+    spawn(machine, HOSTILE, &[&program, "--claim", "holder", "--leave", "15"]);
+    eventually("grace for who has a VM", || {
+        let counted = counted(machine);
+        (nr_vms(&counted) == [1, 0] && of_vcpus(&counted, "nr_extended") > 0).then_some(())
+    });
+    no_vm();
+    std::thread::sleep(Duration::from_secs(3));
+    let counted = counted(machine);
+    for counter in ["nr_extended", "nr_preempted_holder"] {
+        assert_eq!(of_vcpus(&counted, counter), 0, "{counter}: {counted:?}");
+    }
+    end(machine, HOSTILE, libc::SIGTERM);
 }
 
 #[test]

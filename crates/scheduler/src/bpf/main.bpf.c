@@ -366,7 +366,7 @@ static void resumed(struct task_struct *p, struct task_ctx *tctx, u64 now)
 		return;
 	unlist_preempted(&vm->preempted, v);
 	if (tctx->held)
-		vm_stat_add(vm, HF_STAT_WAITING_NS, now - tctx->stopped_at);
+		vm_stat_add(vm, HF_STAT_WAITING_NS, time_delta(now, tctx->stopped_at));
 }
 
 void BPF_STRUCT_OPS(holdfast_running, struct task_struct *p)
