@@ -51,6 +51,12 @@ impl Host {
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
+    /// Where a symbolic link leads, as it says itself.
+    pub(crate) fn link(&self, path: impl AsRef<Path>) -> Option<String> {
+        let to = fs::read_link(self.path(path)).ok()?;
+        Some(to.to_string_lossy().into_owned())
+    }
+
     /// Names in a directory, sorted; none if it cannot be read.
     pub(crate) fn list(&self, path: impl AsRef<Path>) -> Vec<String> {
         let entries = fs::read_dir(self.path(path)).into_iter().flatten().flatten();

@@ -48,7 +48,8 @@ const SCHEDULER: [Function; 10] = [
 ];
 
 /// What can forbid reading guests.
-const GUESTS: [Function; 4] = [kvm::module, kvm::tracing, kernel::lockdown, kernel::timers];
+const GUESTS: [Function; 5] =
+    [kvm::module, kvm::tracing, privileges::pid_namespace, kernel::lockdown, kernel::timers];
 
 /// What an operator should know, and what takes longer to find out.
 const ADVICE: [Function; 4] =
@@ -61,8 +62,15 @@ pub fn before_loading(host: &Host, purpose: Purpose) -> Report {
 }
 
 /// Names of the checks that looking at guests depends on, without scheduling them.
-const LOOKING: [&str; 6] =
-    ["privileges", "kernel-btf", "kvm", "vcpu-tracing", "vcpu-functions", "lockdown"];
+const LOOKING: [&str; 7] = [
+    "privileges",
+    "kernel-btf",
+    "kvm",
+    "vcpu-tracing",
+    "vcpu-functions",
+    "pid-namespace",
+    "lockdown",
+];
 
 /// Every check.
 pub fn all(host: &Host) -> Report {

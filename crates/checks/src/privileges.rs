@@ -48,3 +48,21 @@ pub(crate) fn capabilities(host: &Host) -> Check {
     }
     Check::ok(NAME, "all capabilities needed, and BPF is allowed")
 }
+
+/// That processes have the numbers which the kernel knows them by.
+pub(crate) fn pid_namespace(host: &Host) -> Check {
+    const NAME: &str = "pid-namespace";
+    // PROC_PID_INIT_INO of include/linux/proc_ns.h.
+    const HOST: &str = "pid:[4026531836]";
+    match host.link("/proc/self/ns/pid").as_deref() {
+        Some(HOST) => Check::ok(NAME, "that of the host"),
+        Some(other) => Check::fail(
+            NAME,
+            format!(
+                "this process is in a PID namespace (a container?), {other}: VMs have other numbers here"
+            ),
+            "run it on the host itself, or give the container the host's (podman: --pid=host)",
+        ),
+        None => Check::fail(NAME, "/proc/self/ns/pid is missing", "mount proc on /proc"),
+    }
+}

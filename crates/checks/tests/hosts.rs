@@ -111,6 +111,14 @@ fn root_of_a_container_is_not_root() {
 }
 
 #[test]
+fn in_another_pid_namespace_no_guest_would_be_found() {
+    let host = FakeHost::new();
+    host.link("/proc/self/ns/pid", "pid:[4026532201]");
+    let check = host.only(Verdict::Fail);
+    assert!(check.name == "pid-namespace" && check.found.contains("4026532201"), "{check:?}");
+}
+
+#[test]
 fn another_scheduler_is_named() {
     let host = FakeHost::new();
     host.write("/sys/kernel/sched_ext/state", "enabled\n");
@@ -309,6 +317,6 @@ fn pause_exits_that_are_off_are_pointed_out() {
 #[test]
 fn this_machine_is_judged_without_a_panic_and_every_failure_says_what_to_do() {
     let report = before_loading(&Host::this(), Purpose::Guests);
-    assert_eq!(report.checks.len(), 14);
+    assert_eq!(report.checks.len(), 15);
     assert!(report.failures().all(|check| check.advice.is_some()), "{report}");
 }

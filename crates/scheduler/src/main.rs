@@ -7,9 +7,10 @@ mod monitor;
 mod preflight;
 mod ready;
 mod stats;
+mod stderr;
 mod waker;
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
@@ -29,8 +30,8 @@ use log::{debug, info, warn};
 use scx_stats::prelude::*;
 use scx_utils::libbpf_clap_opts::LibbpfOpts;
 use scx_utils::{
-    NR_CPU_IDS, Topology, UserExitInfo, build_id, compat, scx_ops_attach, scx_ops_load,
-    scx_ops_open, uei_exited, uei_report,
+    NR_CPU_IDS, ScxExitKind, Topology, UserExitInfo, build_id, compat, scx_ops_attach,
+    scx_ops_load, scx_ops_open, uei_exited, uei_read,
 };
 
 use crate::bpf_skel::{BpfSkel, BpfSkelBuilder};
@@ -56,7 +57,7 @@ const _: () = assert!(MAX_LLCS == bpf_intf::HF_MAX_LLCS as usize);
 /// doing, and lets a vCPU that holds a lock finish before it is preempted. Guests need no change
 /// and no agent. Ctrl-C unloads it; the host goes back to its own scheduler.
 ///
-/// Exit codes: 0 ended as asked, 1 failed, or ended by the kernel, 2 wrong usage, 77 refused: nothing
+/// Exit codes: 0 ended as asked (by SysRq-S, too), 1 failed, or ended by the kernel, 2 wrong usage, 77 refused: nothing
 /// was loaded. `holdfast doctor` shows what is checked before.
 #[derive(Debug, Parser)]
 struct Opts {
@@ -371,7 +372,20 @@ impl<'a> Scheduler<'a> {
         })?;
 
         let _ = self.struct_ops.take();
-        uei_report!(&self.skel, uei)
+        self.ended()
+    }
+
+    /// Why it has ended, which is told; an error if nobody asked for it.
+    fn ended(&self) -> Result<UserExitInfo> {
+        let kind = self.skel.maps.data_data.as_ref().map_or(0, |data| data.uei.kind);
+        let info = uei_read!(&self.skel, uei);
+        stderr::give_up_if_unread();
+        match info.report() {
+            // Whoever pressed the keys wants it to stay so.
+            Err(why) if kind == ScxExitKind::SysRq as i32 => warn!("{why}"),
+            told => told?,
+        }
+        Ok(info)
     }
 
     /// Sleeps until there is something to do.
@@ -457,16 +471,7 @@ fn init_logging(verbose: bool) -> Result<()> {
         .set_location_level(simplelog::LevelFilter::Off)
         .set_target_level(simplelog::LevelFilter::Off)
         .set_thread_level(simplelog::LevelFilter::Off);
-    simplelog::TermLogger::init(
-        level,
-        config.build(),
-        simplelog::TerminalMode::Stderr,
-        if std::io::stderr().is_terminal() {
-            simplelog::ColorChoice::Auto
-        } else {
-            simplelog::ColorChoice::Never
-        },
-    )?;
+    simplelog::WriteLogger::init(level, config.build(), stderr::Stderr)?;
     Ok(())
 }
 
@@ -488,6 +493,8 @@ fn has_seen_enough(error: &anyhow::Error) -> bool {
     io.is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
+const NO_HANDLER: &str = "cannot install the signal handler";
+
 fn run(opts: &Opts) -> Result<()> {
     if opts.version {
         let version = build_id::full_version(env!("CARGO_PKG_VERSION"));
@@ -500,6 +507,11 @@ fn run(opts: &Opts) -> Result<()> {
     }
     init_logging(opts.verbose)?;
 
+    if let Some(interval) = opts.monitor {
+        // Whatever it waits for.
+        ctrlc::set_handler(|| std::process::exit(0)).context(NO_HANDLER)?;
+        return monitor::watch(interval);
+    }
     let shutdown = Arc::new(AtomicBool::new(false));
     let waker = Arc::new(Waker::new().context("cannot make an eventfd")?);
     let on_signal = (Arc::clone(&shutdown), Arc::clone(&waker));
@@ -507,11 +519,8 @@ fn run(opts: &Opts) -> Result<()> {
         on_signal.0.store(true, Ordering::Relaxed);
         on_signal.1.wake();
     })
-    .context("cannot install the signal handler")?;
+    .context(NO_HANDLER)?;
 
-    if let Some(interval) = opts.monitor {
-        return monitor::watch(interval, &shutdown, &waker);
-    }
     if let Some(interval) = opts.stats {
         let until = Arc::clone(&shutdown);
         std::thread::spawn(move || match stats::monitor(interval, until) {

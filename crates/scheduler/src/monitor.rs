@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `--monitor`: reports of a scheduler that runs already.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -10,31 +10,27 @@ use log::info;
 use scx_stats::prelude::StatsClient;
 
 use crate::stats::Metrics;
-use crate::waker::Waker;
 
 /// How long a scheduler that restarts itself (CPU hotplug) is waited for.
 const RESTART_LIMIT: Duration = Duration::from_secs(5);
 
-/// Reports every `interval` until `shutdown`, or until the scheduler has ended.
-pub(crate) fn watch(interval: Duration, shutdown: &AtomicBool, waker: &Waker) -> Result<()> {
+/// Reports every `interval` until the scheduler has ended.
+pub(crate) fn watch(interval: Duration) -> Result<()> {
     let mut client = connect()?;
-    while !shutdown.load(Ordering::Relaxed) {
+    loop {
         match client.request::<Metrics>("stats", Vec::new()) {
             Ok(metrics) => metrics.format(&mut std::io::stdout())?,
-            Err(_) => match reconnect(shutdown, waker)? {
-                Some(again) => {
-                    client = again;
-                    continue;
-                }
-                None => {
+            Err(_) => {
+                let Some(again) = reconnect() else {
                     info!("scx_holdfast has ended");
-                    break;
-                }
-            },
+                    return Ok(());
+                };
+                client = again;
+                continue;
+            }
         }
-        waker.sleep(None, interval)?;
+        thread::sleep(interval);
     }
-    Ok(())
 }
 
 fn connect() -> Result<StatsClient> {
@@ -51,13 +47,13 @@ fn connect() -> Result<StatsClient> {
         .context("cannot ask scx_holdfast for statistics (are you root?)")
 }
 
-fn reconnect(shutdown: &AtomicBool, waker: &Waker) -> Result<Option<StatsClient>> {
+fn reconnect() -> Option<StatsClient> {
     let until = Instant::now() + RESTART_LIMIT;
-    while !shutdown.load(Ordering::Relaxed) && Instant::now() < until {
+    while Instant::now() < until {
         if let Ok(client) = connect() {
-            return Ok(Some(client));
+            return Some(client);
         }
-        waker.sleep(None, Duration::from_millis(200))?;
+        thread::sleep(Duration::from_millis(200));
     }
-    Ok(None)
+    None
 }

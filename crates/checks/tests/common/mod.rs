@@ -25,6 +25,7 @@ impl FakeHost {
         host.write("/proc/sys/net/core/bpf_jit_enable", "1\n");
         host.write("/proc/self/status", "Name:\tx\nCapEff:\t000001ffffffffff\n");
         host.write("/proc/self/uid_map", "         0          0 4294967295\n");
+        host.link("/proc/self/ns/pid", "pid:[4026531836]");
         host.write("/proc/config.gz", "");
         host.write("/sys/kernel/sched_ext/state", "disabled\n");
         host.write_bytes("/sys/kernel/btf/vmlinux", &vmlinux(&REQUIRED_KFUNCS, &[]));
@@ -69,6 +70,14 @@ impl FakeHost {
         let path = self.root().join(&path[1..]);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, bytes).unwrap();
+    }
+
+    /// A symbolic link; one that is there goes.
+    pub(crate) fn link(&self, path: &str, to: &str) {
+        let path = self.root().join(&path[1..]);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let _ = fs::remove_file(&path);
+        std::os::unix::fs::symlink(to, path).unwrap();
     }
 
     pub(crate) fn remove(&self, path: &str) {

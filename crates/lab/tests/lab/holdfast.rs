@@ -3,6 +3,7 @@
 //! is killed nor guests that are reset, grown and killed leave anything wrong behind.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use holdfast_agent::protocol::{Reply, Request};
 use holdfast_lab::machine::{GuestSpec, Machine, MachineSpec};
@@ -11,8 +12,9 @@ use holdfast_lab::progress::Progress;
 use serde_json::Value;
 
 use crate::emulated::{
-    counted, end_scheduler, eventually, kill_scheduler, load_kvm, observe, of_vcpus,
-    on_an_emulated_host, preemptions, read, run, spec, start_observer, start_scheduler,
+    SCHEDULER, counted, end_scheduler, eventually, is_in_state, kill_scheduler, load_kvm, observe,
+    of_vcpus, on_an_emulated_host, preemptions, read, run, shell, spec, start_observer,
+    start_scheduler, wait,
 };
 
 const HOGS: [&str; 2] = ["hog0", "hog1"];
@@ -128,6 +130,39 @@ fn newest_kernel() {
             (preemptions(&readable_vm(&machine, 4, "7."), class) > 0).then_some(())
         });
     }
+    machine.shut_down().unwrap();
+}
+
+#[test]
+fn it_ends_as_asked_whoever_reads_its_log() {
+    on_an_emulated_host(ending);
+}
+
+fn ending() {
+    let machine = boot(Vec::new());
+    let program = machine.dist_path("scx_holdfast");
+    let stuck = "mkfifo /tmp/log; sleep 1000 < /tmp/log & exec 3> /tmp/log; \
+                 dd if=/dev/zero of=/tmp/log bs=4096 count=100 oflag=nonblock 2>/dev/null || true;";
+    for (reader, before, after) in [("gone", "", "2>&1 | true"), ("stuck", stuck, "2>&3")] {
+        let command = format!(
+            "{before} {{ {program} --no-guest-knowledge; echo $? > /tmp/{reader}; }} {after}"
+        );
+        machine.request(Request::spawn(reader, ["/bin/sh", "-c", &command])).unwrap();
+        eventually(reader, || is_in_state(&machine, "enabled").then_some(()));
+        shell(&machine, "kill -TERM $(ps | awk '/[s]cx_holdfast --no/ && !/sh -c/ {print $1}')");
+        eventually(reader, || is_in_state(&machine, "disabled").then_some(()));
+        let code = shell(
+            &machine,
+            &format!("until [ -s /tmp/{reader} ]; do sleep 1; done; cat /tmp/{reader}"),
+        );
+        assert_eq!(code.trim(), "0", "{reader}");
+    }
+
+    start_scheduler(&machine, &["--no-guest-knowledge"]);
+    let (path, data) = ("/proc/sysrq-trigger".into(), b"S".to_vec());
+    machine.request(Request::WriteFile { path, data, mode: 0o200 }).unwrap();
+    let ended = wait(&machine, SCHEDULER, Duration::from_secs(120));
+    assert!(ended.status.success() && ended.stderr_tail.contains("sysrq"), "{ended:?}");
     machine.shut_down().unwrap();
 }
 
