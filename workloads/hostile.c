@@ -19,8 +19,9 @@
  *   flipping  a holder nearly all the time, and nobody for a moment every --hold
  *             rounds: no claim lasts long enough to be disbelieved
  *
- * Not faithful to: a kernel that does anything else, and to attacks on the reader
- * itself (crates/guest/tests/hostile.rs).
+ * Not faithful to: a kernel that does anything else, and to other attacks on the reader
+ * itself (crates/guest/tests/hostile.rs) than that of --stall: the last page of its BTF
+ * comes and goes, and never comes again once somebody waits for it.
  *
  * An operation is --rounds rounds of the loop: what it counts is the CPU time it got.
  * With --rest each vCPU sleeps after it: many of them are a VM that is nearly idle. With
@@ -30,10 +31,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/kvm.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "btf.h"
@@ -59,6 +64,7 @@ static const char *replace = "0";
 static unsigned int replace_after;
 static const char *leave = "0";
 static unsigned int leave_after_s;
+static const char *stall = "0";
 static const char *blob_path = "/sys/kernel/btf/vmlinux";
 
 /* Words of a per-CPU area, as offsets in it; crates/guest/src/layout.rs reads the same. */
@@ -279,6 +285,45 @@ static void end_vm(void)
 	close(vm);
 }
 
+static void *come_and_go(void *arg)
+{
+	struct pollfd fault = { .fd = *(int *)arg, .events = POLLIN };
+	static char copy[PAGE];
+	char *page = memory + (areas_gpa - PAGE);
+	struct uffdio_copy back = { .dst = (uintptr_t)page, .src = (uintptr_t)copy, .len = PAGE };
+
+	memcpy(copy, page, PAGE);
+	for (;;) {
+		must(madvise(page, PAGE, MADV_DONTNEED), "MADV_DONTNEED");
+		if (poll(&fault, 1, 20) > 0)
+			for (;;)
+				pause();
+		back.copy = 0;
+		must(ioctl(fault.fd, UFFDIO_COPY, &back), "UFFDIO_COPY");
+		usleep(5000);
+	}
+	return NULL;
+}
+
+/* Whoever reads the last page of the BTF at the wrong moment waits for ever. */
+static void start_stalling(void)
+{
+	static int fd;
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register last = { .range = { .start = (uintptr_t)memory + areas_gpa - PAGE,
+						   .len = PAGE },
+					.mode = UFFDIO_REGISTER_MODE_MISSING };
+	pthread_t thread;
+	int error;
+
+	fd = must((int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK), "userfaultfd");
+	must(ioctl(fd, UFFDIO_API, &api), "UFFDIO_API");
+	must(ioctl(fd, UFFDIO_REGISTER, &last), "UFFDIO_REGISTER");
+	error = pthread_create(&thread, NULL, come_and_go, &fd);
+	if (error)
+		die(error, "cannot start a thread");
+}
+
 static void prepare(void)
 {
 	struct btf btf;
@@ -316,6 +361,8 @@ static void prepare(void)
 	if (kvm < 0)
 		die(errno, "cannot open /dev/kvm");
 	make_vm();
+	if (number("stall", stall, 0, 1))
+		start_stalling();
 }
 
 static void work(unsigned int worker, struct counters_slot *slot)
@@ -360,6 +407,8 @@ int main(int argc, char **argv)
 		{ "rest", "MS", "that a vCPU sleeps after each operation", &rest },
 		{ "replace", "OPS", "after which the VM is replaced by another one", &replace },
 		{ "leave", "SECONDS", "after which it has no VM any more, and loops", &leave },
+		{ "stall", "0|1", "whether the end of its BTF never comes for who reads it",
+		  &stall },
 		{ "btf", "FILE", "BTF of the kernel it poses as", &blob_path },
 		{ 0 },
 	};

@@ -12,8 +12,8 @@ use holdfast_lab::share::{self, Party};
 use serde_json::Value;
 
 use crate::emulated::{
-    counted, end, end_scheduler, eventually, load_kvm, of_vcpus, on_an_emulated_host, run, spec,
-    start_scheduler,
+    counted, end, end_scheduler, eventually, kill_scheduler, load_kvm, of_vcpus,
+    on_an_emulated_host, run, shell, spec, start_scheduler,
 };
 
 const HOSTILE: &str = "hostile";
@@ -129,6 +129,50 @@ fn left_by_its_vm(machine: &Machine) {
         assert_eq!(of_vcpus(&counted, counter), 0, "{counter}: {counted:?}");
     }
     end(machine, HOSTILE, libc::SIGTERM);
+}
+
+#[test]
+fn memory_that_never_answers_keeps_no_other_guest_from_being_read() {
+    on_an_emulated_host(stalling);
+}
+
+fn stalling() {
+    // As many as are searched at once.
+    const AT_ONCE: usize = 4;
+    let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
+    load_kvm(&machine);
+    start_scheduler(&machine, &[]);
+    let program = machine.workload_path(HOSTILE);
+    let is_read = || counted(&machine).counters["nr_vms_readable"] == 1;
+    // Who waits in the kernel for a page that is not there.
+    let nr_stuck = || {
+        let command = "cat /proc/$(ps | awk '/[s]cx_holdfast/ {print $1; exit}')/task/*/stack \
+                       | grep -c handle_userfault || true";
+        shell(&machine, command).trim().parse::<usize>().unwrap()
+    };
+    let mut stalling = Vec::new();
+    while stalling.len() < AT_ONCE {
+        let name = format!("stall{}", stalling.len());
+        spawn(&machine, &name, &[&program, "--stall", "1", "--rest", "20"]);
+        let is_stuck = eventually("a search that is stuck, or a VM that is read", || {
+            let is_stuck = nr_stuck() > stalling.len();
+            (is_stuck || is_read()).then_some(is_stuck)
+        });
+        if is_stuck {
+            stalling.push(name);
+        } else {
+            end(&machine, &name, libc::SIGKILL);
+            eventually("that VM to be forgotten", || (!is_read()).then_some(()));
+        }
+    }
+    spawn(&machine, HOSTILE, &[&program, "--rest", "20"]);
+    eventually("a VM beside them that is read", || is_read().then_some(()));
+    assert_eq!(nr_stuck(), AT_ONCE);
+    kill_scheduler(&machine);
+    for name in stalling.iter().map(String::as_str).chain([HOSTILE]) {
+        end(&machine, name, libc::SIGKILL);
+    }
+    machine.shut_down().unwrap();
 }
 
 #[test]
