@@ -142,8 +142,10 @@ fn without_permission_it_is_1_and_says_what_is_missing() {
     let root = unsafe { libc::geteuid() } == 0;
     let copy =
         tempfile::NamedTempFile::with_suffix_in("-holdfast", "/tmp").unwrap().into_temp_path();
-    std::fs::copy(env!("CARGO_BIN_EXE_holdfast"), &copy).unwrap();
-    std::fs::set_permissions(&copy, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    // Not by this process: what another test starts meanwhile would have the copy open for writing, and nobody could run it.
+    let program = env!("CARGO_BIN_EXE_holdfast");
+    let status = Command::new("install").args(["-m755", program]).arg(&*copy).status().unwrap();
+    assert!(status.success());
     for args in [&["vms"][..], &["report", "1", "1"], &["spins", "1", "1"]] {
         let mut command = Command::new(&copy);
         command.args(args);
