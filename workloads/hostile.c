@@ -26,7 +26,7 @@
  * An operation is --rounds rounds of the loop: what it counts is the CPU time it got.
  * With --rest each vCPU sleeps after it: many of them are a VM that is nearly idle. With
  * --replace the VM is ended after so many and another one made, by the same thread; with
- * --leave it is ended after a while, and the thread goes on without one.
+ * --leave 1 it is ended by SIGUSR1, and the thread goes on without one.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -34,6 +34,7 @@
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -63,7 +64,7 @@ static unsigned int rest_ms;
 static const char *replace = "0";
 static unsigned int replace_after;
 static const char *leave = "0";
-static unsigned int leave_after_s;
+static volatile sig_atomic_t is_to_leave;
 static const char *stall = "0";
 static const char *blob_path = "/sys/kernel/btf/vmlinux";
 
@@ -324,6 +325,12 @@ static void start_stalling(void)
 		die(error, "cannot start a thread");
 }
 
+static void leave_soon(int signal)
+{
+	(void)signal;
+	is_to_leave = 1;
+}
+
 static void prepare(void)
 {
 	struct btf btf;
@@ -338,8 +345,9 @@ static void prepare(void)
 	hold_rounds = claims("flipping") ? number("hold", hold, 16, nr_rounds) : nr_rounds;
 	rest_ms = number("rest", rest, 0, 60000);
 	replace_after = number("replace", replace, 0, 1u << 30);
-	leave_after_s = number("leave", leave, 0, 86400);
-	if ((replace_after || leave_after_s) && workload_args.threads != 1)
+	if (number("leave", leave, 0, 1))
+		signal(SIGUSR1, leave_soon);
+	if ((replace_after || strcmp(leave, "0")) && workload_args.threads != 1)
 		usage_error("--replace and --leave are for one thread");
 	blob = read_blob(&len);
 	if (!btf_open(&btf, blob, len))
@@ -368,10 +376,10 @@ static void prepare(void)
 static void work(unsigned int worker, struct counters_slot *slot)
 {
 	struct vcpu *v = &vcpus[worker];
-	uint64_t begin_ns = now_ns(), start_ns, end_ns;
+	uint64_t start_ns, end_ns;
 	unsigned int nr_ops = 0;
 
-	for (start_ns = begin_ns;; start_ns = end_ns) {
+	for (start_ns = now_ns();; start_ns = end_ns) {
 		while (ioctl(v->fd, KVM_RUN, 0) < 0)
 			if (errno != EINTR && errno != EAGAIN)
 				die(errno, "KVM_RUN of vCPU %u failed", worker);
@@ -390,7 +398,7 @@ static void work(unsigned int worker, struct counters_slot *slot)
 			nr_ops = 0;
 			end_ns = now_ns();
 		}
-		if (leave_after_s && end_ns - begin_ns >= leave_after_s * 1000000000ULL) {
+		if (is_to_leave) {
 			end_vm();
 			for (;;)
 				counters_op(slot, 0);
@@ -406,7 +414,7 @@ int main(int argc, char **argv)
 		{ "hold", "ROUNDS", "of the loop between two moments without a claim", &hold },
 		{ "rest", "MS", "that a vCPU sleeps after each operation", &rest },
 		{ "replace", "OPS", "after which the VM is replaced by another one", &replace },
-		{ "leave", "SECONDS", "after which it has no VM any more, and loops", &leave },
+		{ "leave", "0|1", "whether SIGUSR1 ends its VM, and its thread loops", &leave },
 		{ "stall", "0|1", "whether the end of its BTF never comes for who reads it",
 		  &stall },
 		{ "btf", "FILE", "BTF of the kernel it poses as", &blob_path },

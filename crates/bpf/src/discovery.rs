@@ -45,9 +45,12 @@ impl<'obj> Discovery<'obj> {
         if !Path::new("/sys/kernel/btf/kvm").exists() && !Path::new("/dev/kvm").exists() {
             log::warn!("this host has no /dev/kvm: no vCPU will be found");
         }
-        let open = DiscoverySkelBuilder::default()
+        let mut open = DiscoverySkelBuilder::default()
             .open(storage)
             .map_err(|source| DiscoveryError::bpf("open", source))?;
+        if let Some(constants) = open.maps.rodata_data.as_mut() {
+            constants.can_find_tasks = release().is_none_or(|release| release >= (6, 4));
+        }
         let skel = open.load().map_err(|source| DiscoveryError::bpf("load", source))?;
         let programs = [
             &skel.progs.vcpu_load,
@@ -123,9 +126,9 @@ impl<'obj> Discovery<'obj> {
         let reap = (!self.vms.is_empty()).then(|| self.reaped_at + REAP_INTERVAL);
         let now = Instant::now();
         let searched = self.searches.next_check(now);
-        let due = self.vms.values().filter_map(|vm| vm.resolving_due(now));
         // With as many searches as there may be the next one waits for the end of one of them.
-        let due = due.filter(|_| self.searches.have_room());
+        let vms = self.vms.values().filter(|vm| self.searches.have_room_for(vm.pid));
+        let due = vms.filter_map(|vm| vm.resolving_due(now));
         due.chain(searched).chain(reap).min()
     }
 
@@ -188,8 +191,8 @@ impl<'obj> Discovery<'obj> {
         // Who has waited longest comes first: others may be due again and again.
         waiting.sort_by_key(|(_, vm)| vm.resolving_due(now));
         for (&kvm, vm) in waiting {
-            if !self.searches.have_room() {
-                break;
+            if !self.searches.have_room_for(vm.pid) {
+                continue;
             }
             let (pid, born, epoch) = (vm.pid, vm.born, vm.epoch);
             let (slots, records) = (vm.slots.clone(), vm.records());
@@ -197,7 +200,7 @@ impl<'obj> Discovery<'obj> {
             vm.begin_resolving(now);
             let begun = self
                 .searches
-                .begin((kvm, born, epoch, pid), now, move || reader.resolve(pid, &slots, &records));
+                .begin((kvm, born, epoch, pid), now, move || reader.attempt(pid, &slots, &records));
             // Somebody else's threads may be too many just now.
             if let Err(why) = begun {
                 log::warn!("pid {pid}: no thread to search its memory: {why}");
@@ -207,8 +210,13 @@ impl<'obj> Discovery<'obj> {
     }
 
     fn learn(&mut self, search: Search, now: Instant) {
-        let (kvm, born, epoch, took) = (search.kvm, search.born, search.epoch, search.took(now));
-        let found = search.join();
+        let (kvm, born, epoch, mut took) =
+            (search.kvm, search.born, search.epoch, search.took(now));
+        let found = search.join().map(|attempt| {
+            // Which is limited by itself.
+            took = took.saturating_sub(attempt.exhaustive);
+            attempt.found
+        });
         let Some(vm) = self.vms.get_mut(&kvm).filter(|vm| vm.born == born) else {
             return;
         };
@@ -278,6 +286,13 @@ impl Drop for Discovery<'_> {
         // Detached before the maps go away.
         self.links.clear();
     }
+}
+
+/// Version of the running kernel.
+fn release() -> Option<(u32, u32)> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+    let mut numbers = text.split(['.', '-']).map_while(|number| number.parse().ok());
+    Some((numbers.next()?, numbers.next()?))
 }
 
 fn map_error(action: &'static str, map: &'static str, source: libbpf_rs::Error) -> DiscoveryError {

@@ -5,20 +5,16 @@
 //! serves itself (userfaultfd), may never come, and who reads it can sleep for ever where no signal reaches. Only
 //! resident pages are read, but one may leave in between. So nobody waits for such a thread, and it holds nothing.
 
-use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use holdfast_guest::{ReadError, ResolvedGuest};
-
-/// What comes of a search.
-pub(crate) type Found = Result<Arc<ResolvedGuest>, ReadError>;
+use holdfast_guest::reader::Attempt;
 
 /// How many guests are searched at once.
 const AT_ONCE: usize = 4;
 /// A search that takes longer does not keep others from being begun. One of a terabyte may.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// So many there are at most, those included.
+/// So many there are at most, those included: then no guest is searched any more.
 const MAX: usize = 64;
 /// How often it is looked whether one is done, and one that takes long.
 const CHECK: Duration = Duration::from_millis(10);
@@ -33,12 +29,12 @@ pub(crate) struct Search {
     pub(crate) pid: u32,
     began: Instant,
     is_late: bool,
-    thread: JoinHandle<Found>,
+    thread: JoinHandle<Attempt>,
 }
 
 impl Search {
     /// What came of it; `Err` if it panicked.
-    pub(crate) fn join(self) -> thread::Result<Found> {
+    pub(crate) fn join(self) -> thread::Result<Attempt> {
         self.thread.join()
     }
 
@@ -53,9 +49,11 @@ impl Search {
 pub(crate) struct Searches(Vec<Search>);
 
 impl Searches {
-    /// May another one begin?
-    pub(crate) fn have_room(&self) -> bool {
-        self.0.len() < MAX && self.0.iter().filter(|search| !search.is_late).count() < AT_ONCE
+    /// May another one begin, of a VM of this process? Where one takes long others of it would, too.
+    pub(crate) fn have_room_for(&self, pid: u32) -> bool {
+        let (late, others): (Vec<&Search>, Vec<&Search>) =
+            self.0.iter().partition(|search| search.is_late);
+        others.len() < AT_ONCE && self.0.len() < MAX && late.iter().all(|search| search.pid != pid)
     }
 
     /// Begins one for the VM that this says it is for.
@@ -63,7 +61,7 @@ impl Searches {
         &mut self,
         (kvm, born, epoch, pid): (u64, u64, u32, u32),
         now: Instant,
-        search: impl FnOnce() -> Found + Send + 'static,
+        search: impl FnOnce() -> Attempt + Send + 'static,
     ) -> std::io::Result<()> {
         let thread = thread::Builder::new().name("search".into()).spawn(move || {
             let_go_of_files();
@@ -75,6 +73,7 @@ impl Searches {
 
     /// Those that are done, and no longer among these.
     pub(crate) fn take_finished(&mut self, now: Instant) -> Vec<Search> {
+        let mut nr_late = self.0.iter().filter(|search| search.is_late).count();
         for search in &mut self.0 {
             if !search.is_late && !search.thread.is_finished() && search.took(now) >= PATIENCE {
                 search.is_late = true;
@@ -82,6 +81,10 @@ impl Searches {
                 log::warn!(
                     "pid {pid}: searching its memory takes more than {patience} s; others are not kept waiting"
                 );
+                nr_late += 1;
+                if nr_late == MAX {
+                    log::warn!("{MAX} searches do not end: no guest will be read until one does");
+                }
             }
         }
         self.0.extract_if(.., |search| search.thread.is_finished()).collect()
@@ -113,20 +116,22 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::mpsc;
 
+    use holdfast_guest::ReadError;
+
     use super::*;
 
-    fn in_vain() -> Found {
-        Err(ReadError::NoStealTime)
+    fn in_vain() -> Attempt {
+        Attempt { found: Err(ReadError::NoStealTime), exhaustive: Duration::ZERO }
     }
 
     /// A search that goes on until what is given is dropped.
-    fn begin_endless(searches: &mut Searches, kvm: u64, now: Instant) -> mpsc::Sender<()> {
+    fn begin_endless(searches: &mut Searches, pid: u32, now: Instant) -> mpsc::Sender<()> {
         let (end, ended) = mpsc::channel::<()>();
         let endless = move || {
             let _ = ended.recv();
             in_vain()
         };
-        searches.begin((kvm, 1, 1, 1), now, endless).unwrap();
+        searches.begin((1, 1, 1, pid), now, endless).unwrap();
         end
     }
 
@@ -143,36 +148,37 @@ mod tests {
     fn so_many_are_searched_at_once() {
         let (mut searches, now) = (Searches::default(), Instant::now());
         let mut endless: Vec<_> =
-            (0..4).map(|kvm| begin_endless(&mut searches, kvm, now)).collect();
-        assert!(!searches.have_room());
+            (0..4).map(|pid| begin_endless(&mut searches, pid, now)).collect();
+        assert!(!searches.have_room_for(7));
         assert!(searches.take_finished(now + PATIENCE / 2).is_empty());
-        assert!(!searches.have_room());
+        assert!(!searches.have_room_for(7));
         endless.remove(2);
         let ended = wait_for_one(&mut searches, now);
-        assert_eq!((ended.kvm, ended.took(now + PATIENCE)), (2, PATIENCE));
-        assert!(matches!(ended.join(), Ok(Err(ReadError::NoStealTime))));
-        assert!(searches.have_room());
+        assert_eq!((ended.pid, ended.took(now + PATIENCE)), (2, PATIENCE));
+        assert!(matches!(ended.join().unwrap().found, Err(ReadError::NoStealTime)));
+        assert!(searches.have_room_for(7) && searches.have_room_for(1));
     }
 
     #[test]
     fn memory_that_never_answers_keeps_no_other_guest_waiting() {
         let (mut searches, mut now) = (Searches::default(), Instant::now());
         let mut stuck = Vec::new();
-        while stuck.len() < MAX {
-            assert!(searches.have_room(), "{}", stuck.len());
-            stuck.push(begin_endless(&mut searches, 1, now));
-            if !searches.have_room() {
+        for pid in 0..MAX as u32 {
+            assert!(searches.have_room_for(pid), "{pid}");
+            stuck.push(begin_endless(&mut searches, pid, now));
+            if !searches.have_room_for(u32::MAX) {
                 assert_eq!(searches.next_check(now), Some(now + CHECK));
                 now += PATIENCE;
                 assert!(searches.take_finished(now).is_empty());
+                assert!(!searches.have_room_for(pid), "of the same process");
             }
         }
         // That many are too many.
-        assert!(!searches.have_room());
+        assert!(!searches.have_room_for(u32::MAX));
         assert_eq!(searches.next_check(now), Some(now + LATE_CHECK));
         stuck.pop();
         wait_for_one(&mut searches, now);
-        assert!(searches.have_room());
+        assert!(searches.have_room_for(u32::MAX));
     }
 
     #[test]

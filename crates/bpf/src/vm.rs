@@ -12,8 +12,9 @@ use holdfast_guest::{ReadError, ResolvedGuest, Slot, VcpuRecord};
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 /// And at least so many times as long as the attempt took: a large guest that is not readable takes no more than a
-/// tenth of a CPU. Where there is news, half of one.
+/// tenth of a CPU. Where there is news, half of one. No longer than that, for it may have been stuck.
 const REST: u32 = 9;
+const REST_MAX: Duration = Duration::from_secs(60);
 /// How many attempts news of a guest may cause at once, and after what time one more. A guest moves its
 /// records as often as it likes, and looking for its kernel takes a while.
 const PROMPT_MAX: u32 = 20;
@@ -144,8 +145,8 @@ impl Vm {
         now: Instant,
     ) -> bool {
         self.is_being_searched = false;
-        self.prompt_at = now + took;
-        self.retry_at = now + self.retry_after.max(took * REST);
+        self.prompt_at = now + took.min(REST_MAX);
+        self.retry_at = now + self.retry_after.max((took * REST).min(REST_MAX));
         let counts = self.epoch == epoch;
         if counts {
             self.state = state;
@@ -254,6 +255,10 @@ mod tests {
         assert_eq!(vm.resolving_due(now), Some(now + took * 10));
         vm.retry_soon();
         assert_eq!(vm.resolving_due(now), Some(now + took * 2));
+
+        vm.begin_resolving(now);
+        assert!(vm.end_resolving(VmState::Unreadable(None), vm.epoch, REST_MAX * 10, now));
+        assert_eq!(vm.resolving_due(now), Some(now + REST_MAX));
     }
 
     #[test]

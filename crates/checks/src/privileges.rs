@@ -63,6 +63,6 @@ pub(crate) fn pid_namespace(host: &Host) -> Check {
             ),
             "run it on the host itself, or give the container the host's (podman: --pid=host)",
         ),
-        None => Check::fail(NAME, "/proc/self/ns/pid is missing", "mount proc on /proc"),
+        None => Check::ok(NAME, "the kernel has no PID namespaces, or shows none"),
     }
 }

@@ -58,6 +58,15 @@ impl VcpuRecord {
     }
 }
 
+/// What came of looking at a guest's memory.
+#[derive(Debug)]
+pub struct Attempt {
+    /// How to read it, or why it cannot be read.
+    pub found: Result<Arc<ResolvedGuest>, ReadError>,
+    /// How long the exhaustive pass took of that, if one was made. It is limited by itself.
+    pub exhaustive: Duration,
+}
+
 /// Resolves guests, and remembers the kernels it has met. Meant to be shared by a whole program.
 #[derive(Debug, Default)]
 pub struct Reader {
@@ -98,6 +107,23 @@ impl Reader {
         slots: &[Slot],
         records: &[VcpuRecord],
     ) -> Result<Arc<ResolvedGuest>, ReadError> {
+        self.attempt(pid, slots, records).found
+    }
+
+    /// [`resolve`](Self::resolve), and what it took.
+    pub fn attempt(&self, pid: u32, slots: &[Slot], records: &[VcpuRecord]) -> Attempt {
+        let mut exhaustive = Duration::ZERO;
+        let found = self.resolve_process(pid, slots, records, &mut exhaustive);
+        Attempt { found, exhaustive }
+    }
+
+    fn resolve_process(
+        &self,
+        pid: u32,
+        slots: &[Slot],
+        records: &[VcpuRecord],
+        exhaustive: &mut Duration,
+    ) -> Result<Arc<ResolvedGuest>, ReadError> {
         // Before the process: a guest without steal time is the commoner case, and cheaper to tell.
         if records.is_empty() {
             return Err(ReadError::NoStealTime);
@@ -114,7 +140,8 @@ impl Reader {
         };
         let found = self.search(&mem, slots, records, efforts, &on_exhaust);
         if let Some(start) = exhausts.get() {
-            self.note_exhausted(pid, Instant::now(), start.elapsed());
+            *exhaustive = start.elapsed();
+            self.note_exhausted(pid, Instant::now(), *exhaustive);
         }
         found
     }

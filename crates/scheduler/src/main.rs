@@ -10,12 +10,13 @@ mod stats;
 mod stderr;
 mod waker;
 
+use std::ffi::{CStr, c_char};
 use std::io::Write;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -30,8 +31,8 @@ use log::{debug, info, warn};
 use scx_stats::prelude::*;
 use scx_utils::libbpf_clap_opts::LibbpfOpts;
 use scx_utils::{
-    NR_CPU_IDS, ScxExitKind, Topology, UserExitInfo, build_id, compat, scx_ops_attach,
-    scx_ops_load, scx_ops_open, uei_exited, uei_read,
+    NR_CPU_IDS, ScxExitKind, Topology, UEI_DUMP_PTR_MUTEX, UserExitInfo, build_id, compat,
+    scx_ops_attach, scx_ops_load, scx_ops_open, uei_exited, uei_read,
 };
 
 use crate::bpf_skel::{BpfSkel, BpfSkelBuilder};
@@ -377,14 +378,30 @@ impl<'a> Scheduler<'a> {
 
     /// Why it has ended, which is told; an error if nobody asked for it.
     fn ended(&self) -> Result<UserExitInfo> {
-        let kind = self.skel.maps.data_data.as_ref().map_or(0, |data| data.uei.kind);
+        let uei = self.skel.maps.data_data.as_ref().context("the BPF object has no data")?.uei;
         let info = uei_read!(&self.skel, uei);
-        stderr::give_up_if_unread();
-        match info.report() {
-            // Whoever pressed the keys wants it to stay so.
-            Err(why) if kind == ScxExitKind::SysRq as i32 => warn!("{why}"),
-            told => told?,
+        // As info.report() does, which waits for whoever reads, and panics if nobody does.
+        let text = |chars: &[c_char]| {
+            let bytes: Vec<u8> = chars.iter().map(|c| c.cast_unsigned()).collect();
+            CStr::from_bytes_until_nul(&bytes)
+                .map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned())
+        };
+        let (reason, message) = (text(&uei.reason), text(&uei.msg));
+        let message = if message.is_empty() { message } else { format!(" ({message})") };
+        let cpu = info.exit_cpu().map(|cpu| format!(" on CPU {cpu}")).unwrap_or_default();
+        let why = format!("{reason}{message}{cpu}");
+        let dump = UEI_DUMP_PTR_MUTEX.lock().unwrap_or_else(PoisonError::into_inner).ptr;
+        if !dump.is_null() {
+            // SAFETY: the BPF object is loaded, and ends what it writes there with a zero.
+            let dump = unsafe { CStr::from_ptr(dump) }.to_string_lossy();
+            if !dump.is_empty() {
+                writeln!(stderr::Stderr, "{dump}")?;
+            }
         }
+        // SysRq-S as well: whoever pressed the keys wants it to stay so.
+        let was_asked_for = uei.kind < ScxExitKind::Error as i32;
+        ensure!(was_asked_for, "ended by the kernel: {why}");
+        info!("ended: {why}");
         Ok(info)
     }
 
@@ -481,7 +498,7 @@ fn main() -> ExitCode {
         Err(error) if has_seen_enough(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // That nobody can be told changes nothing about how it ends.
-            let _ = writeln!(std::io::stderr(), "{SCHEDULER_NAME}: {}", preflight::chain(&error));
+            let _ = writeln!(stderr::Stderr, "{SCHEDULER_NAME}: {}", preflight::chain(&error));
             if error.is::<Refusal>() { ExitCode::from(REFUSED) } else { ExitCode::FAILURE }
         }
     }

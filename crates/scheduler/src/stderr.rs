@@ -1,31 +1,103 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Standard error that nobody waits for.
 //!
-//! Whoever reads the log may be stuck or gone. That must neither keep a scheduler from being unloaded nor end it.
+//! Whoever reads the log may be stuck or gone. That must neither keep a scheduler from being unloaded nor end it: what
+//! is not taken is dropped.
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, RawFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const STDERR: RawFd = libc::STDERR_FILENO;
 /// How long a reader that is slow is waited for, once.
 const PATIENCE_MS: libc::c_int = 1000;
-/// What is written at once: a pipe that has room has room for so much.
-const PIECE: usize = libc::PIPE_BUF;
 
-/// Where the log goes: what nobody takes is dropped.
+/// A log that may be written to at any time.
+#[derive(Debug)]
+enum Log {
+    /// A pipe or a terminal, opened once more: that it is not to be waited for is nobody else's business.
+    Own(File),
+    /// A socket, as of a journal, which is asked not to wait each time.
+    Socket(RawFd),
+    /// A file, which never lets wait for a reader.
+    Plain(RawFd),
+}
+
+impl Log {
+    fn of(fd: RawFd) -> Self {
+        // SAFETY: it is not closed when this is dropped, and whether it is open is asked here.
+        let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
+        let Ok(kind) = file.metadata().map(|metadata| metadata.file_type()) else {
+            return Log::Plain(fd);
+        };
+        if kind.is_socket() {
+            return Log::Socket(fd);
+        }
+        if !kind.is_fifo() && !kind.is_char_device() {
+            return Log::Plain(fd);
+        }
+        let mut options = File::options();
+        options.write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
+        options.open(format!("/proc/self/fd/{fd}")).map_or(Log::Plain(fd), Log::Own)
+    }
+
+    fn fd(&self) -> RawFd {
+        match self {
+            Log::Own(file) => file.as_raw_fd(),
+            Log::Socket(fd) | Log::Plain(fd) => *fd,
+        }
+    }
+
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let (fd, data, len) = (self.fd(), bytes.as_ptr().cast(), bytes.len());
+        let written = match self {
+            // SAFETY: `data` and `len` are those of `bytes`.
+            Log::Socket(_) => unsafe { libc::send(fd, data, len, libc::MSG_DONTWAIT) },
+            // SAFETY: likewise.
+            _ => unsafe { libc::write(fd, data, len) },
+        };
+        usize::try_from(written).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Writes all of it, or what is taken.
+    fn write(&self, mut bytes: &[u8], is_deaf: &AtomicBool) {
+        while !bytes.is_empty() {
+            match self.try_write(bytes) {
+                Ok(written) => {
+                    is_deaf.store(false, Ordering::Relaxed);
+                    bytes = &bytes[written..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Who was waited for in vain is not waited for again.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if is_deaf.swap(true, Ordering::Relaxed) || !self.has_room_soon() {
+                        return;
+                    }
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn has_room_soon(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.fd(), events: libc::POLLOUT, revents: 0 };
+        // SAFETY: one valid pollfd.
+        unsafe { libc::poll(&raw mut poll, 1, PATIENCE_MS) > 0 }
+    }
+}
+
+/// Where the log goes.
 pub(crate) struct Stderr;
 
 impl Write for Stderr {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let piece = &bytes[..bytes.len().min(PIECE)];
-        if !has_room(STDERR) {
-            return Ok(piece.len());
-        }
-        // SAFETY: `piece` is memory of ours.
-        let written = unsafe { libc::write(STDERR, piece.as_ptr().cast(), piece.len()) };
-        Ok(usize::try_from(written).unwrap_or(piece.len()))
+        static LOG: OnceLock<Log> = OnceLock::new();
+        static IS_DEAF: AtomicBool = AtomicBool::new(false);
+        LOG.get_or_init(|| Log::of(libc::STDERR_FILENO)).write(bytes, &IS_DEAF);
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -33,61 +105,74 @@ impl Write for Stderr {
     }
 }
 
-/// Lets `/dev/null` take what comes if nobody does: for what is printed by others, who wait, and panic if the reader is
-/// gone.
-pub(crate) fn give_up_if_unread() {
-    if has_room(STDERR) {
-        return;
-    }
-    if let Ok(null) = File::options().write(true).open("/dev/null") {
-        // SAFETY: plain system call on descriptors that are open, or were.
-        unsafe { libc::dup2(null.as_raw_fd(), STDERR) };
-    }
-}
-
-/// Can something be written now, or soon? Who was waited for in vain is not waited for again.
-fn has_room(fd: RawFd) -> bool {
-    static IS_DEAF: AtomicBool = AtomicBool::new(false);
-    let patience = if IS_DEAF.load(Ordering::Relaxed) { 0 } else { PATIENCE_MS };
-    let has_room = is_writable(fd, patience);
-    IS_DEAF.store(!has_room, Ordering::Relaxed);
-    has_room
-}
-
-fn is_writable(fd: RawFd, timeout_ms: libc::c_int) -> bool {
-    let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one valid pollfd.
-    let ready = unsafe { libc::poll(&raw mut poll, 1, timeout_ms) };
-    ready > 0 && poll.revents & (libc::POLLOUT | libc::POLLERR | libc::POLLNVAL) == libc::POLLOUT
-}
-
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
+    use std::io::{Read, Seek};
+    use std::os::unix::net::UnixStream;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
-    #[test]
-    fn a_pipe_is_written_to_while_somebody_may_read_it() {
-        let (mut reader, mut writer) = io::pipe().unwrap();
-        let fd = writer.as_raw_fd();
-        assert!(is_writable(fd, 0));
-        let mut nr_written = 0;
-        while is_writable(fd, 0) {
-            writer.write_all(&[b'x'; PIECE]).unwrap();
-            nr_written += PIECE;
+    /// Fills it, to no avail: it is waited for once, and what comes is dropped.
+    fn fill(log: &Log) {
+        let (is_deaf, start) = (AtomicBool::new(false), Instant::now());
+        for _ in 0..10_000 {
+            log.write(&[b'x'; 500], &is_deaf);
         }
-        assert!(nr_written >= PIECE && !is_writable(fd, 10));
-        reader.read_exact(&mut vec![0; nr_written]).unwrap();
-        assert!(is_writable(fd, 0));
-        drop(reader);
-        assert!(!is_writable(fd, 0));
+        assert!(is_deaf.load(Ordering::Relaxed) && start.elapsed() < Duration::from_secs(30));
     }
 
     #[test]
-    fn files_take_everything_and_what_is_closed_nothing() {
-        let null = File::options().write(true).open("/dev/null").unwrap();
-        assert!(is_writable(null.as_raw_fd(), 0));
-        assert!(!is_writable(RawFd::MAX, 0));
+    fn a_pipe_that_nobody_reads_is_not_waited_for() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let log = Log::of(writer.as_raw_fd());
+        assert!(matches!(log, Log::Own(_)), "{log:?}");
+        fill(&log);
+        // It is again once somebody reads.
+        reader.read_exact(&mut [0; 8192]).unwrap();
+        let is_deaf = AtomicBool::new(true);
+        log.write(b"y", &is_deaf);
+        assert!(!is_deaf.load(Ordering::Relaxed));
+        drop(reader);
+        log.write(b"y", &is_deaf);
+    }
+
+    #[test]
+    fn nor_is_a_socket() {
+        let (_reader, writer) = UnixStream::pair().unwrap();
+        let log = Log::of(writer.as_raw_fd());
+        assert!(matches!(log, Log::Socket(_)), "{log:?}");
+        fill(&log);
+    }
+
+    #[test]
+    fn nor_is_a_terminal() {
+        let (mut master, mut terminal) = (0, 0);
+        let none = std::ptr::null_mut();
+        // SAFETY: two integers to be written, and nothing else asked for.
+        let made = unsafe {
+            libc::openpty(&raw mut master, &raw mut terminal, none, none.cast(), none.cast())
+        };
+        assert_eq!(made, 0, "{}", io::Error::last_os_error());
+        let log = Log::of(terminal);
+        assert!(matches!(log, Log::Own(_)), "{log:?}");
+        fill(&log);
+        // SAFETY: both are open, and nobody else's.
+        unsafe {
+            libc::close(master);
+            libc::close(terminal);
+        }
+    }
+
+    #[test]
+    fn a_file_is_written_where_it_is() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"before, ").unwrap();
+        let log = Log::of(file.as_raw_fd());
+        log.write(b"after", &AtomicBool::new(false));
+        file.rewind().unwrap();
+        assert_eq!(io::read_to_string(file).unwrap(), "before, after");
+        // What is not open takes nothing, and does no harm.
+        Log::of(1 << 20).write(b"x", &AtomicBool::new(false));
     }
 }

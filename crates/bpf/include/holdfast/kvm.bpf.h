@@ -48,20 +48,16 @@ struct kvm_memslots___hf {
 
 struct kvm___hf {
 	struct mm_struct *mm;
+	struct {
+		struct {
+			int counter;
+		} refs;
+	} users_count;
 	struct kvm_memslots___hf *memslots[1]; /* [0]: not system management mode */
-} HF_CORE;
-
-struct upid___hf {
-	int nr;
-} HF_CORE;
-
-struct pid___hf {
-	struct upid___hf numbers[1]; /* [0]: of the host */
 } HF_CORE;
 
 struct kvm_vcpu___hf {
 	struct kvm___hf *kvm;
-	struct pid___hf *pid; /* the thread that ran it last */
 	int vcpu_id;
 	bool wants_to_run; /* since v6.11 */
 	struct {

@@ -32,6 +32,15 @@ struct {
 	__type(value, struct hf_layout);
 } layouts SEC(".maps");
 
+/* Who runs a vCPU, by struct kvm_vcpu. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1 << 17);
+	__type(key, u64);
+	__type(value, u32);
+} runners SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 18);
@@ -44,6 +53,9 @@ struct {
 	__type(key, u32);
 	__type(value, struct hf_event);
 } event_buffer SEC(".maps");
+
+/* Whether the kernel has bpf_task_from_pid(), and takes a program that may do without: since v6.4. */
+const volatile bool can_find_tasks;
 
 /* Reports that found the ring full. None is lost: the vCPU reports again when it next runs. */
 u64 nr_deferred_events;
@@ -209,6 +221,37 @@ static void apply_layout(struct hf_vcpu *v, struct hf_vm *vm)
 		v->epoch = l->epoch;
 }
 
+struct task_struct *bpf_task_from_pid(s32 pid) __ksym __weak;
+void bpf_task_release(struct task_struct *p) __ksym __weak;
+
+/* The thread runs this vCPU no longer. */
+static void forget_runner(struct kvm_vcpu___hf *kv, u32 tid)
+{
+	struct task_struct *p;
+	struct hf_vcpu *v;
+
+	if (!can_find_tasks)
+		return;
+	p = bpf_task_from_pid(tid);
+	if (!p)
+		return;
+	v = bpf_task_storage_get(&vcpus, p, NULL, 0);
+	if (v && v->vcpu == (u64)kv)
+		bpf_task_storage_delete(&vcpus, p);
+	bpf_task_release(p);
+}
+
+/* A vCPU is run by a thread that did not run it before. */
+static void note_runner(struct kvm_vcpu___hf *kv, u32 tid)
+{
+	u64 key = (u64)kv;
+	u32 *before = bpf_map_lookup_elem(&runners, &key);
+
+	if (before && *before != tid)
+		forget_runner(kv, *before);
+	bpf_map_update_elem(&runners, &key, &tid, BPF_ANY);
+}
+
 SEC("fentry/kvm_arch_vcpu_load")
 int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 {
@@ -221,6 +264,10 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 	if (bpf_core_field_exists(kv->wants_to_run) && !kv->wants_to_run)
 		return 0;
 
+	/* Before v6.11 KVM loads the vCPUs of a VM that is being destroyed. */
+	if (!kv->kvm->users_count.refs.counter)
+		return 0;
+
 	v = bpf_task_storage_get(&vcpus, p, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	rec.kvm = (u64)kv->kvm;
 	vm = find_vm(kv->kvm, p->tgid);
@@ -229,7 +276,10 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 		return 0;
 	}
 
-	v->vcpu = (u64)kv;
+	if (v->vcpu != (u64)kv) {
+		v->vcpu = (u64)kv;
+		note_runner(kv, p->pid);
+	}
 	if (!read_record(kv, &rec))
 		rec.steal_gpa = rec.steal_hva = rec.slot_gpa = rec.slot_hva = rec.slot_len = 0;
 
@@ -264,26 +314,16 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 	return 0;
 }
 
-struct task_struct *bpf_task_from_pid(s32 pid) __ksym __weak; /* since v6.2 */
-void bpf_task_release(struct task_struct *p) __ksym __weak;
-
 /* A vCPU goes with its VM, or if it could not be made; the thread that ran it may go on without. */
 SEC("fentry/kvm_arch_vcpu_destroy")
 int BPF_PROG(vcpu_destroyed, struct kvm_vcpu___hf *kv)
 {
-	int tid = BPF_CORE_READ(kv, pid, numbers[0].nr);
-	struct task_struct *p;
-	struct hf_vcpu *v;
+	u64 key = (u64)kv;
+	u32 *tid = bpf_map_lookup_elem(&runners, &key);
 
-	if (!bpf_ksym_exists(bpf_task_from_pid))
-		return 0;
-	p = bpf_task_from_pid(tid);
-	if (!p)
-		return 0;
-	v = bpf_task_storage_get(&vcpus, p, NULL, 0);
-	if (v && v->vcpu == (u64)kv)
-		bpf_task_storage_delete(&vcpus, p);
-	bpf_task_release(p);
+	if (tid)
+		forget_runner(kv, *tid);
+	bpf_map_delete_elem(&runners, &key);
 	return 0;
 }
 

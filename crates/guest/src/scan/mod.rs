@@ -55,8 +55,8 @@ const WINDOW: u64 = 64 << 20;
 /// altogether: a guest full of false headers must not keep us busy.
 const HEADERS_MAX: usize = 4096;
 const EXAMINE_MAX: u64 = 512 << 20;
-/// So many bytes are read in the sampled pass where a sample looks like BTF, some 40 times what a kernel's takes.
-/// Beyond that the exhaustive pass costs less, and is made rarely.
+/// So many bytes are read in the sampled pass where a sample looks like BTF, some 40 times what a kernel's takes, or
+/// as many as for the samples. Beyond that the exhaustive pass costs less, and is made rarely.
 const CLOSE_MAX: u64 = 256 << 20;
 /// Blobs kept from one scan.
 const BLOBS_MAX: usize = 8;
@@ -125,6 +125,8 @@ pub fn scan(mem: &dyn GuestMemory, slots: &[Slot], effort: Effort) -> Result<Sca
         blobs: Mutex::default(),
         resident_bytes: AtomicU64::new(0),
         read_bytes: AtomicU64::new(0),
+        close_max: CLOSE_MAX
+            .max(distinct.iter().map(|slot| slot.hva_range().len() / (STRIDE / PAGE_SIZE)).sum()),
         close_bytes: AtomicU64::new(0),
         examined_bytes: AtomicU64::new(0),
         gave_up: AtomicBool::new(false),
@@ -167,6 +169,7 @@ struct Search<'a> {
     blobs: Mutex<Vec<Blob>>,
     resident_bytes: AtomicU64,
     read_bytes: AtomicU64,
+    close_max: u64,
     close_bytes: AtomicU64,
     examined_bytes: AtomicU64,
     gave_up: AtomicBool,
@@ -399,7 +402,7 @@ impl Search<'_> {
 
     /// Counts what was read around a sample.
     fn count_close(&self, bytes: u64) {
-        if self.close_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > CLOSE_MAX {
+        if self.close_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > self.close_max {
             self.gave_up.store(true, Ordering::Relaxed);
         }
     }

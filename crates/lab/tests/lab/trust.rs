@@ -117,11 +117,12 @@ fn left_by_its_vm(machine: &Machine) {
     let no_vm = || eventually("no VM", || (nr_vms(&counted(machine)) == [0, 0]).then_some(()));
     no_vm();
     let program = machine.workload_path(HOSTILE);
-    spawn(machine, HOSTILE, &[&program, "--claim", "holder", "--leave", "15"]);
+    spawn(machine, HOSTILE, &[&program, "--claim", "holder", "--leave", "1"]);
     eventually("grace for who has a VM", || {
         let counted = counted(machine);
         (nr_vms(&counted) == [1, 0] && of_vcpus(&counted, "nr_extended") > 0).then_some(())
     });
+    machine.request(Request::Kill { name: HOSTILE.into(), signal: libc::SIGUSR1 }).unwrap();
     no_vm();
     std::thread::sleep(Duration::from_secs(3));
     let counted = counted(machine);
