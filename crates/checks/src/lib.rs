@@ -17,6 +17,7 @@ mod topology;
 
 pub use host::Host;
 pub use kernel::REQUIRED_KFUNCS;
+pub use privileges::foreign_pid_namespace;
 pub use report::{Check, Report, Verdict};
 pub use schedulers::loaded as loaded_scheduler;
 pub use text::steers;

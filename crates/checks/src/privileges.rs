@@ -49,13 +49,19 @@ pub(crate) fn capabilities(host: &Host) -> Check {
     Check::ok(NAME, "all capabilities needed, and BPF is allowed")
 }
 
+/// The PID namespace of this process, if it is not the host's: processes have other numbers there than the kernel
+/// knows them by.
+pub fn foreign_pid_namespace(host: &Host) -> Option<String> {
+    // PROC_PID_INIT_INO of include/linux/proc_ns.h.
+    const HOST: &str = "pid:[4026531836]";
+    host.link("/proc/self/ns/pid").filter(|namespace| namespace != HOST)
+}
+
 /// That processes have the numbers which the kernel knows them by.
 pub(crate) fn pid_namespace(host: &Host) -> Check {
     const NAME: &str = "pid-namespace";
-    // PROC_PID_INIT_INO of include/linux/proc_ns.h.
-    const HOST: &str = "pid:[4026531836]";
-    match host.link("/proc/self/ns/pid").as_deref() {
-        Some(HOST) => Check::ok(NAME, "that of the host"),
+    match foreign_pid_namespace(host) {
+        None => Check::ok(NAME, "that of the host"),
         Some(other) => Check::fail(
             NAME,
             format!(
@@ -63,6 +69,5 @@ pub(crate) fn pid_namespace(host: &Host) -> Check {
             ),
             "run it on the host itself, or give the container the host's (podman: --pid=host)",
         ),
-        None => Check::ok(NAME, "the kernel has no PID namespaces, or shows none"),
     }
 }

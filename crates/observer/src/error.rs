@@ -45,6 +45,12 @@ pub enum ObserverError {
         /// Those that it takes.
         needed: &'static str,
     },
+    /// Processes have other numbers here.
+    #[error(
+        "this process is in a PID namespace (a container?), {0}, where VMs have other numbers: run it on the \
+         host itself, or give the container the host's (podman: --pid=host)"
+    )]
+    PidNamespace(String),
     /// No vCPU can be found.
     #[error(transparent)]
     Discovery(#[from] DiscoveryError),
@@ -98,9 +104,11 @@ impl ObserverError {
     /// Is it this machine that cannot do it, so that nothing went wrong?
     pub fn is_unsupported(&self) -> bool {
         match self {
-            Self::NoBtf(_) | Self::NoKvm | Self::NoKvmBtf(_) | Self::NoContentionTracepoints => {
-                true
-            }
+            Self::NoBtf(_)
+            | Self::NoKvm
+            | Self::NoKvmBtf(_)
+            | Self::NoContentionTracepoints
+            | Self::PidNamespace(_) => true,
             // That the process has the capabilities is looked at before.
             Self::Discovery(error) => error.is_refused(),
             _ => false,

@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::Path;
 
+use holdfast_checks::{Host, foreign_pid_namespace};
+
 use crate::error::ObserverError;
 
 pub(crate) const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
@@ -29,7 +31,8 @@ pub(crate) fn check_kvm() -> Result<(), ObserverError> {
     // A module's types are found by number, which takes more than CAP_BPF.
     match missing(&[CAP_SYS_ADMIN]).filter(|_| is_module) {
         Some(missing) => Err(ObserverError::NotPermitted { missing, needed }),
-        None => Ok(()),
+        None => foreign_pid_namespace(&Host::this())
+            .map_or(Ok(()), |other| Err(ObserverError::PidNamespace(other))),
     }
 }
 
