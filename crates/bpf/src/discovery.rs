@@ -45,12 +45,9 @@ impl<'obj> Discovery<'obj> {
         if !Path::new("/sys/kernel/btf/kvm").exists() && !Path::new("/dev/kvm").exists() {
             log::warn!("this host has no /dev/kvm: no vCPU will be found");
         }
-        let mut open = DiscoverySkelBuilder::default()
+        let open = DiscoverySkelBuilder::default()
             .open(storage)
             .map_err(|source| DiscoveryError::bpf("open", source))?;
-        if let Some(constants) = open.maps.rodata_data.as_mut() {
-            constants.can_find_tasks = release().is_none_or(|release| release >= (6, 4));
-        }
         let skel = open.load().map_err(|source| DiscoveryError::bpf("load", source))?;
         let programs = [
             &skel.progs.vcpu_load,
@@ -286,13 +283,6 @@ impl Drop for Discovery<'_> {
         // Detached before the maps go away.
         self.links.clear();
     }
-}
-
-/// Version of the running kernel.
-fn release() -> Option<(u32, u32)> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
-    let mut numbers = text.split(['.', '-']).map_while(|number| number.parse().ok());
-    Some((numbers.next()?, numbers.next()?))
 }
 
 fn map_error(action: &'static str, map: &'static str, source: libbpf_rs::Error) -> DiscoveryError {

@@ -51,9 +51,14 @@ pub(crate) struct Searches(Vec<Search>);
 impl Searches {
     /// May another one begin, of a VM of this process? Where one takes long others of it would, too.
     pub(crate) fn have_room_for(&self, pid: u32) -> bool {
-        let (late, others): (Vec<&Search>, Vec<&Search>) =
-            self.0.iter().partition(|search| search.is_late);
-        others.len() < AT_ONCE && self.0.len() < MAX && late.iter().all(|search| search.pid != pid)
+        let nr = self.0.len();
+        nr - self.nr_late() < AT_ONCE
+            && nr < MAX
+            && !self.0.iter().any(|search| search.is_late && search.pid == pid)
+    }
+
+    fn nr_late(&self) -> usize {
+        self.0.iter().filter(|search| search.is_late).count()
     }
 
     /// Begins one for the VM that this says it is for.
@@ -73,7 +78,7 @@ impl Searches {
 
     /// Those that are done, and no longer among these.
     pub(crate) fn take_finished(&mut self, now: Instant) -> Vec<Search> {
-        let mut nr_late = self.0.iter().filter(|search| search.is_late).count();
+        let mut nr_late = self.nr_late();
         for search in &mut self.0 {
             if !search.is_late && !search.thread.is_finished() && search.took(now) >= PATIENCE {
                 search.is_late = true;

@@ -54,8 +54,7 @@ struct {
 	__type(value, struct hf_event);
 } event_buffer SEC(".maps");
 
-/* Whether the kernel has bpf_task_from_pid(), and takes a program that may do without: since v6.4. */
-const volatile bool can_find_tasks;
+extern int LINUX_KERNEL_VERSION __kconfig;
 
 /* Reports that found the ring full. None is lost: the vCPU reports again when it next runs. */
 u64 nr_deferred_events;
@@ -230,7 +229,8 @@ static void forget_runner(struct kvm_vcpu___hf *kv, u32 tid)
 	struct task_struct *p;
 	struct hf_vcpu *v;
 
-	if (!can_find_tasks)
+	/* Older ones lack it, or take no program that may do without. */
+	if (LINUX_KERNEL_VERSION < KERNEL_VERSION(6, 4, 0))
 		return;
 	p = bpf_task_from_pid(tid);
 	if (!p)
