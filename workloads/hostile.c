@@ -333,6 +333,7 @@ static void leave_soon(int signal)
 
 static void prepare(void)
 {
+	bool leaves, stalls;
 	struct btf btf;
 	size_t len;
 	char *blob;
@@ -345,10 +346,12 @@ static void prepare(void)
 	hold_rounds = claims("flipping") ? number("hold", hold, 16, nr_rounds) : nr_rounds;
 	rest_ms = number("rest", rest, 0, 60000);
 	replace_after = number("replace", replace, 0, 1u << 30);
-	if (number("leave", leave, 0, 1))
-		signal(SIGUSR1, leave_soon);
-	if ((replace_after || strcmp(leave, "0")) && workload_args.threads != 1)
+	leaves = number("leave", leave, 0, 1);
+	stalls = number("stall", stall, 0, 1);
+	if ((replace_after || leaves) && workload_args.threads != 1)
 		usage_error("--replace and --leave are for one thread");
+	if (leaves)
+		signal(SIGUSR1, leave_soon);
 	blob = read_blob(&len);
 	if (!btf_open(&btf, blob, len))
 		die(0, "%s is not the BTF of a kernel with per-CPU variables", blob_path);
@@ -369,7 +372,7 @@ static void prepare(void)
 	if (kvm < 0)
 		die(errno, "cannot open /dev/kvm");
 	make_vm();
-	if (number("stall", stall, 0, 1))
+	if (stalls)
 		start_stalling();
 }
 
