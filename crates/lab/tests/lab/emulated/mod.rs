@@ -105,7 +105,15 @@ pub(crate) fn start_scheduler(machine: &Machine, args: &[&str]) {
     let program = machine.dist_path("scx_holdfast");
     let argv = std::iter::once(program.as_str()).chain(args.iter().copied());
     machine.request(Request::spawn(SCHEDULER, argv)).unwrap();
-    wait_for_state(machine, "enabled");
+    let enabled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        wait_for_state(machine, "enabled");
+    }));
+    if let Err(late) = enabled {
+        // What it said is why.
+        let _ = machine.request(Request::Kill { name: SCHEDULER.into(), signal: libc::SIGKILL });
+        println!("{:?}", wait(machine, SCHEDULER, Duration::from_secs(60)));
+        std::panic::resume_unwind(late);
+    }
 }
 
 /// Ends it as its user would.
