@@ -100,19 +100,19 @@ pub(crate) fn start_in_group(
     machine.request(Request::Spawn(spawn)).unwrap();
 }
 
+/// Loading takes an emulated host that counts instructions half a minute, beside another one longer.
+const STATE_LIMIT: Duration = Duration::from_secs(240);
+
 /// Has `scx_holdfast` schedule the host.
 pub(crate) fn start_scheduler(machine: &Machine, args: &[&str]) {
     let program = machine.dist_path("scx_holdfast");
     let argv = std::iter::once(program.as_str()).chain(args.iter().copied());
     machine.request(Request::spawn(SCHEDULER, argv)).unwrap();
-    let enabled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        wait_for_state(machine, "enabled");
-    }));
-    if let Err(late) = enabled {
-        // What it said is why.
+    if within(STATE_LIMIT, || is_in_state(machine, "enabled").then_some(())).is_none() {
+        // It may have ended by itself; what it said is why.
         let _ = machine.request(Request::Kill { name: SCHEDULER.into(), signal: libc::SIGKILL });
-        println!("{:?}", wait(machine, SCHEDULER, Duration::from_secs(60)));
-        std::panic::resume_unwind(late);
+        let ended = wait(machine, SCHEDULER, Duration::from_secs(120));
+        panic!("sched_ext enabled: not within {STATE_LIMIT:?}: {ended:?}");
     }
 }
 
@@ -130,9 +130,7 @@ pub(crate) fn kill_scheduler(machine: &Machine) {
 }
 
 fn wait_for_state(machine: &Machine, state: &str) {
-    // Loading takes an emulated host that counts instructions half a minute, beside another one longer.
-    let limit = Duration::from_secs(240);
-    eventually_within(limit, &format!("sched_ext {state}"), || {
+    eventually_within(STATE_LIMIT, &format!("sched_ext {state}"), || {
         is_in_state(machine, state).then_some(())
     });
 }
@@ -305,14 +303,19 @@ pub(crate) fn eventually<T>(what: &str, done: impl FnMut() -> Option<T>) -> T {
 pub(crate) fn eventually_within<T>(
     limit: Duration,
     what: &str,
-    mut done: impl FnMut() -> Option<T>,
+    done: impl FnMut() -> Option<T>,
 ) -> T {
+    within(limit, done).unwrap_or_else(|| panic!("{what}: not within {limit:?}"))
+}
+
+/// What `done` gives within `limit`, if it gives something.
+fn within<T>(limit: Duration, mut done: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + limit;
     loop {
-        if let Some(value) = done() {
+        let value = done();
+        if value.is_some() || Instant::now() >= deadline {
             return value;
         }
-        assert!(Instant::now() < deadline, "{what}: not within {limit:?}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
