@@ -122,6 +122,8 @@ fn run(args: &Args) -> Result<()> {
     let machine = Machine::boot(&spec, &Progress::stderr())?;
     let t = machine.timings();
     eprintln!("packages {:?}, images {:?}, boot {:?}", t.packages, t.images, t.boot);
+    // Loads KVM, without which scx_holdfast refuses to start.
+    machine.set_pause_exits(args.pause_exits)?;
     if args.vcpus > 0 {
         start_guest(&machine, args, kernel)?;
     }
