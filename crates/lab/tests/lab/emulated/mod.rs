@@ -109,10 +109,16 @@ pub(crate) fn start_scheduler(machine: &Machine, args: &[&str]) {
     let argv = std::iter::once(program.as_str()).chain(args.iter().copied());
     machine.request(Request::spawn(SCHEDULER, argv)).unwrap();
     if within(STATE_LIMIT, || is_in_state(machine, "enabled").then_some(())).is_none() {
-        // It may have ended by itself; what it said is why.
+        // It may have ended by itself, or wait for the kernel.
+        let looked = "cat /proc/uptime /sys/kernel/sched_ext/state; \
+                      for task in $(grep -lx scx_holdfast /proc/[0-9]*/task/*/comm); do \
+                          task=${task%/comm}; grep State $task/status; cat $task/stack $task/schedstat; \
+                      done 2>&1; dmesg | tail -n 30";
+        machine.request(Request::spawn("looked", ["/bin/sh", "-c", looked])).unwrap();
+        let looked = wait(machine, "looked", Duration::from_secs(120)).stdout_tail;
         let _ = machine.request(Request::Kill { name: SCHEDULER.into(), signal: libc::SIGKILL });
         let ended = wait(machine, SCHEDULER, Duration::from_secs(120));
-        panic!("sched_ext enabled: not within {STATE_LIMIT:?}: {ended:?}");
+        panic!("sched_ext enabled: not within {STATE_LIMIT:?}: {ended:?}\n{looked}");
     }
 }
 
