@@ -24,7 +24,7 @@ use holdfast_checks::steers;
 use holdfast_observer::ObserverError;
 
 /// Exit code: this machine cannot do it.
-const SKIPPED: u8 = 77;
+const SKIPPED: u8 = ObserverError::UNSUPPORTED;
 
 /// Finds, measures and removes lock-holder preemption on KVM hosts, for unmodified guests.
 ///

@@ -62,6 +62,9 @@ pub enum ObserverError {
         /// What libbpf said.
         source: libbpf_rs::Error,
     },
+    /// The collector of an exporter found one of the above.
+    #[error("nothing can be collected on this machine; the collector says why above")]
+    CollectorUnsupported(#[source] std::io::Error),
     /// A request could not be read or an answer not be written.
     #[error("cannot {action}")]
     Io {
@@ -101,6 +104,9 @@ pub enum ObserverError {
 }
 
 impl ObserverError {
+    /// Exit code of a program that ended because of one that [is unsupported](Self::is_unsupported).
+    pub const UNSUPPORTED: u8 = 77;
+
     /// Is it this machine that cannot do it, so that nothing went wrong?
     pub fn is_unsupported(&self) -> bool {
         match self {
@@ -108,7 +114,8 @@ impl ObserverError {
             | Self::NoKvm
             | Self::NoKvmBtf(_)
             | Self::NoContentionTracepoints
-            | Self::PidNamespace(_) => true,
+            | Self::PidNamespace(_)
+            | Self::CollectorUnsupported(_) => true,
             // That the process has the capabilities is looked at before.
             Self::Discovery(error) => error.is_refused(),
             _ => false,

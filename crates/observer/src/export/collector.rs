@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::END;
+use crate::error::ObserverError;
 
 /// How long a collector without input may take to end.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
@@ -79,10 +80,18 @@ impl Collector {
         }
     }
 
+    /// Of kind `Unsupported` if the collector says so.
     async fn ended(&mut self, error: Option<io::Error>) -> io::Error {
         sleep(SIGNAL_DELAY).await;
         error.unwrap_or(match timeout(END_TIMEOUT, self.child.wait()).await {
-            Ok(Ok(status)) => io::Error::other(format!("the collector has ended ({status})")),
+            Ok(Ok(status)) => {
+                let kind = if status.code() == Some(ObserverError::UNSUPPORTED.into()) {
+                    io::ErrorKind::Unsupported
+                } else {
+                    io::ErrorKind::Other
+                };
+                io::Error::new(kind, format!("the collector has ended ({status})"))
+            }
             _ => io::Error::other("the collector has closed its output"),
         })
     }

@@ -137,7 +137,10 @@ fn greet(address: SocketAddr) {
 async fn serve(listener: TcpListener, collector: &mut Collector) -> ObserverError {
     // It has rights to attach, or it says why not and ends. That may take long.
     if let Err(error) = collector.page().await {
-        return io_error("collect; the collector says why above")(error);
+        return match error.kind() {
+            io::ErrorKind::Unsupported => ObserverError::CollectorUnsupported(error),
+            _ => io_error("collect; the collector says why above")(error),
+        };
     }
     let listener = listener.set_nonblocking(true).and_then(|()| listener.try_into());
     let listener: tokio::net::TcpListener = match listener {

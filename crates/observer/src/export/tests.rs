@@ -19,6 +19,7 @@ use rustix::thread::{
 };
 
 use super::run;
+use crate::error::ObserverError;
 use crate::stop;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -79,7 +80,7 @@ fn server() {
         Ok(()) => 0,
         Err(error) => {
             eprintln!("{error}: {}", error.source().unwrap());
-            1
+            if error.is_unsupported() { ObserverError::UNSUPPORTED.into() } else { 1 }
         }
     };
     // Past the test harness, whose exit codes are others.
@@ -397,6 +398,13 @@ fn a_collector_that_cannot_start_is_an_error() {
     let (status, said) = Server::spawn("", "exit 3", "", "127.0.0.1:0").end();
     assert_eq!(status.code(), Some(1));
     assert!(said.contains("the collector has ended (exit status: 3)"), "{said}");
+}
+
+#[test]
+fn a_collector_on_a_machine_that_cannot_do_it_makes_the_server_end_as_it_did() {
+    let (status, said) = Server::spawn("", "exit 77", "", "127.0.0.1:0").end();
+    assert_eq!(status.code(), Some(77));
+    assert!(said.contains("the collector says why above"), "{said}");
 }
 
 #[test]
