@@ -254,7 +254,7 @@ pub enum ResultError {
         why: std::io::Error,
     },
     /// The file could not be written.
-    #[error("cannot write {path}: {why}; choose another directory with --out")]
+    #[error("cannot write {path}: {why}; choose another place for it")]
     Write {
         /// The file.
         path: PathBuf,
