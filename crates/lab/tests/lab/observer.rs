@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use holdfast_agent::protocol::{Ended, Request};
-use holdfast_lab::machine::{Machine, MachineSpec};
+use holdfast_lab::machine::{GuestSpec, Machine, MachineSpec};
 use holdfast_lab::progress::Progress;
 use serde_json::Value;
 
 use crate::emulated::{
-    Lines, contend, counted, counting_spec, eventually_within, observe, of_vcpus,
+    Lines, contend, contend_in, counted, counting_spec, eventually_within, observe, of_vcpus,
     on_an_emulated_host, pass, preemptions, replay, start_observer, start_scheduler, wait,
 };
 
@@ -161,6 +161,11 @@ fn look(machine: &Machine, reports: &mut Lines<'_>, spins: &mut Lines<'_>) -> (S
     (Seen::over(reports.ready()), Spins::over(spins.ready()))
 }
 
+/// The VM of a sample that began last: who ended is told of once more, and comes first.
+fn newest(sample: &Value) -> Option<&Value> {
+    sample["vms"].as_array()?.last()
+}
+
 #[test]
 fn lock_holder_preemption_is_seen_where_it_is_and_vanishes_under_scx_holdfast() {
     on_an_emulated_host(seen_where_it_is);
@@ -187,9 +192,19 @@ fn seen_where_it_is() {
 
     // With company.
     eprintln!("a guest in company, recorded");
+    // Both have read the guest before its vCPUs contend: one that is booting is tried again and again, with pauses that grow
+    // with what an attempt takes, and one that is there is read at once.
+    machine.start_guest(&GuestSpec { vcpus: 4, ..GuestSpec::new("vm0") }).unwrap();
+    eventually_within(LIMIT, "the observer reads the guest", || {
+        let seen = observe(&machine);
+        let vcpus = newest(&seen)?["vcpus"].as_array()?;
+        vcpus.iter().any(|vcpu| vcpu["readable"] == true).then_some(())
+    });
     let mut recorder = Lines::of(&machine, "recorder", &[&program, "record", "-o", RECORDING]);
     assert!(recorder.next().unwrap().starts_with("Recording"));
-    let mut spins = contend(&machine, "vm0", 4, &["1", "--json"]);
+    pass(&machine, 6.0);
+    let idle = observe(&machine);
+    let mut spins = contend_in(&machine, "vm0", 4, &["1", "--json"]);
     let load = ["guest-vm0", HOGS[0], HOGS[1]];
     for name in HOGS {
         machine.request(Request::spawn(name, [machine.workload_path("hog")])).unwrap();
@@ -199,8 +214,7 @@ fn seen_where_it_is() {
     signal(&machine, &load, libc::SIGSTOP);
     signal(&machine, &["recorder"], libc::SIGINT);
     let live = observe(&machine);
-    // Who ended is told of once more, and was there first.
-    let live = live["vms"].as_array().unwrap().last().unwrap();
+    let [idle, live] = [&idle, &live].map(|seen| newest(seen).unwrap());
     assert!(wait(&machine, "recorder", LIMIT).status.success());
     let replayed = replay(&machine, RECORDING, &["--html", "a.html", "--perfetto", "a.pftrace"]);
     assert_eq!(replayed["lost_events"], 0, "{replayed}");
@@ -256,7 +270,8 @@ fn seen_where_it_is() {
     let recorded = KNOWN.map(|class| {
         let offcpu_s = |vm| sum(vm, "offcpu_ns", class) as f64 / 1e9;
         let count = |vm| preemptions(vm, class) as f64;
-        (class, [count(recorded), count(live)], [offcpu_s(recorded), offcpu_s(live)])
+        let live = [count(live) - count(idle), offcpu_s(live) - offcpu_s(idle)];
+        (class, [count(recorded), live[0]], [offcpu_s(recorded), live[1]])
     });
     println!("recorded and counted live: {recorded:?}; scheduler and observer: {agreed:?}");
 
