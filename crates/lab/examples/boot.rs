@@ -122,10 +122,11 @@ fn run(args: &Args) -> Result<()> {
     let machine = Machine::boot(&spec, &Progress::stderr())?;
     let t = machine.timings();
     eprintln!("packages {:?}, images {:?}, boot {:?}", t.packages, t.images, t.boot);
-    // Loads KVM, without which scx_holdfast refuses to start.
-    machine.set_pause_exits(args.pause_exits)?;
     if args.vcpus > 0 {
         start_guest(&machine, args, kernel)?;
+    } else {
+        // Loads KVM, as a guest does: scx_holdfast refuses to start without.
+        machine.set_pause_exits(args.pause_exits)?;
     }
     for i in 0..args.hogs {
         machine.request(Request::spawn(format!("hog{i}"), [machine.workload_path("hog")]))?;

@@ -10,7 +10,7 @@ use holdfast_lab::progress::Progress;
 use serde_json::Value;
 
 use crate::emulated::{
-    contend, counted, counting_spec, eventually_within, observe, on_an_emulated_host,
+    contend, counted, counting_spec, eventually_within, observe, on_an_emulated_host, start_guest,
     start_observer, start_scheduler,
 };
 
@@ -30,6 +30,7 @@ fn holders_are_hardly_kept_off_the_cpu_and_the_second_mode_is_named_where_there_
 fn modes() {
     let spec = MachineSpec { holdfast_in_guests: true, ..counting_spec() };
     let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
+    start_guest(&machine, "alone", 2);
     let mut spins = contend(&machine, "alone", 2, &["2"]);
     eprintln!("a guest alone");
     let alone = spins.until(LIMIT, "mode");
@@ -44,6 +45,7 @@ fn modes() {
     };
 
     start_observer(&machine);
+    start_guest(&machine, "vm0", 4);
     let mut spins = contend(&machine, "vm0", 4, &["2"]);
     group("guest-vm0", "vm0/libvirt", 4);
     for name in HOGS {

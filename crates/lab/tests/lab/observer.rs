@@ -6,13 +6,14 @@
 use std::time::Duration;
 
 use holdfast_agent::protocol::{Ended, Request};
-use holdfast_lab::machine::{GuestSpec, Machine, MachineSpec};
+use holdfast_lab::machine::{Machine, MachineSpec};
 use holdfast_lab::progress::Progress;
 use serde_json::Value;
 
 use crate::emulated::{
-    Lines, contend, contend_in, counted, counting_spec, eventually_within, observe, of_vcpus,
-    on_an_emulated_host, pass, preemptions, replay, start_observer, start_scheduler, wait,
+    Lines, contend, counted, counting_spec, eventually_within, observe, of_vcpus,
+    on_an_emulated_host, pass, preemptions, replay, start_guest, start_observer, start_scheduler,
+    wait,
 };
 
 const HOGS: [&str; 2] = ["hog0", "hog1"];
@@ -186,6 +187,7 @@ fn seen_where_it_is() {
 
     // Alone on its CPUs.
     eprintln!("a guest alone");
+    start_guest(&machine, "alone", 2);
     let mut spins = contend(&machine, "alone", 2, &["1", "--json"]);
     let alone = look(&machine, &mut reports, &mut spins);
     machine.stop_guest("alone").unwrap();
@@ -194,7 +196,7 @@ fn seen_where_it_is() {
     eprintln!("a guest in company, recorded");
     // Both have read the guest before its vCPUs contend: one that is booting is tried again and again, with pauses that grow
     // with what an attempt takes, and one that is there is read at once.
-    machine.start_guest(&GuestSpec { vcpus: 4, ..GuestSpec::new("vm0") }).unwrap();
+    start_guest(&machine, "vm0", 4);
     eventually_within(LIMIT, "the observer reads the guest", || {
         let seen = observe(&machine);
         let vcpus = newest(&seen)?["vcpus"].as_array()?;
@@ -204,7 +206,7 @@ fn seen_where_it_is() {
     assert!(recorder.next().unwrap().starts_with("Recording"));
     pass(&machine, 6.0);
     let idle = observe(&machine);
-    let mut spins = contend_in(&machine, "vm0", 4, &["1", "--json"]);
+    let mut spins = contend(&machine, "vm0", 4, &["1", "--json"]);
     let load = ["guest-vm0", HOGS[0], HOGS[1]];
     for name in HOGS {
         machine.request(Request::spawn(name, [machine.workload_path("hog")])).unwrap();
@@ -270,8 +272,8 @@ fn seen_where_it_is() {
     let recorded = KNOWN.map(|class| {
         let offcpu_s = |vm| sum(vm, "offcpu_ns", class) as f64 / 1e9;
         let count = |vm| preemptions(vm, class) as f64;
-        let live = [count(live) - count(idle), offcpu_s(live) - offcpu_s(idle)];
-        (class, [count(recorded), live[0]], [offcpu_s(recorded), live[1]])
+        let (live, live_s) = (count(live) - count(idle), offcpu_s(live) - offcpu_s(idle));
+        (class, [count(recorded), live], [offcpu_s(recorded), live_s])
     });
     println!("recorded and counted live: {recorded:?}; scheduler and observer: {agreed:?}");
 
@@ -290,15 +292,9 @@ fn seen_where_it_is() {
 
     // Where there are enough of them to be compared; of the free there always are.
     figures.less("free vCPUs preempted, and to be compared", ENOUGH as f64, agreed[0].1 as f64);
-    // Who waits may be the next owner when the second of both looks: such a class is apart by few of all who wait.
-    let waits = ["waiter", "head"];
-    let waiting = agreed.iter().filter(|(class, ..)| waits.contains(class));
-    let waiting = waiting.map(|(_, scheduler, _)| *scheduler as f64).sum::<f64>();
     for (class, scheduler, observer) in agreed {
         if scheduler.max(observer) >= ENOUGH {
-            let (scheduler, observer) = (scheduler as f64, observer as f64);
-            let others = if waits.contains(&class) { waiting - scheduler } else { 0.0 };
-            figures.agree(class, observer + others, scheduler + others);
+            figures.agree(class, observer as f64, scheduler as f64);
         }
     }
     for (class, [recorded, live], [recorded_s, live_s]) in recorded {

@@ -197,20 +197,14 @@ pub(crate) fn read(machine: &Machine, path: &str) -> String {
     }
 }
 
-/// A guest whose vCPUs contend for a lock, and `holdfast spins` in it, which was there first: it is loaded in a fraction
-/// of the time while nothing else runs. Guests need to have the program.
-pub(crate) fn contend<'m>(
-    machine: &'m Machine,
-    name: &'m str,
-    vcpus: u32,
-    options: &[&str],
-) -> Lines<'m> {
+/// Boots a guest.
+pub(crate) fn start_guest(machine: &Machine, name: &str, vcpus: u32) {
     machine.start_guest(&GuestSpec { vcpus, ..GuestSpec::new(name) }).unwrap();
-    contend_in(machine, name, vcpus, options)
 }
 
-/// The same in a guest that is there.
-pub(crate) fn contend_in<'m>(
+/// Has a guest's vCPUs contend for a lock, with `holdfast spins` in it, which is there first: it is loaded in a fraction
+/// of the time while nothing else runs. Guests need to have the program.
+pub(crate) fn contend<'m>(
     machine: &'m Machine,
     name: &'m str,
     vcpus: u32,
