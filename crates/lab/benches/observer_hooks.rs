@@ -40,7 +40,7 @@ fn main() {
     for hog in ["hog0", "hog1"] {
         machine.request(Request::spawn(hog, [machine.workload_path("hog")])).unwrap();
     }
-    count_costs(&machine);
+    count_costs(|request| machine.request(request).unwrap());
     std::thread::sleep(Duration::from_secs(3));
     let symbols = bpf_symbols(&machine);
     let all = || {

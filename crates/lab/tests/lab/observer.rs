@@ -11,9 +11,9 @@ use holdfast_lab::progress::Progress;
 use serde_json::Value;
 
 use crate::emulated::{
-    Lines, contend, counted, counting_spec, eventually_within, observe, of_vcpus,
-    on_an_emulated_host, pass, preemptions, replay, start_guest, start_observer, start_scheduler,
-    wait,
+    Lines, contend, count_costs, counted, counting_spec, eventually_within, observe, of_vcpus,
+    on_an_emulated_host, pass, pin, preemptions, replay, start_guest, start_observer,
+    start_scheduler, uptime, wait,
 };
 
 const HOGS: [&str; 2] = ["hog0", "hog1"];
@@ -226,6 +226,17 @@ fn seen_where_it_is() {
     eprintln!("in company, looked at from both sides");
     let stock = look(&machine, &mut reports, &mut spins);
 
+    // Emulated CPUs whose clock counts instructions take turns, and samples are taken where these end. They do not agree with the
+    // guest's own clock: of a guest alone on two CPUs 0.19 to 0.26 vCPUs wait by samples, and 0.30 by that. One CPU takes no turns.
+    eprintln!("in company, on one CPU");
+    pin(&machine, &load, "0");
+    count_costs(|request| machine.request_guest("vm0", request).unwrap());
+    let (began, begin) = (spins.costs(), uptime(&machine));
+    let one_cpu = look(&machine, &mut reports, &mut spins);
+    let probes_ns = (spins.costs() - began) as f64;
+    let probes = probes_ns / 1e9 / (uptime(&machine) - begin);
+    pin(&machine, &load, "0-1");
+
     signal(&machine, &load, libc::SIGSTOP);
     start_scheduler(&machine, &[]);
     eprintln!("under scx_holdfast");
@@ -253,7 +264,9 @@ fn seen_where_it_is() {
         )
     });
 
-    for (name, (seen, spins)) in [("alone", &alone), ("stock", &stock), ("holdfast", &held)] {
+    for (name, (seen, spins)) in
+        [("alone", &alone), ("stock", &stock), ("one CPU", &one_cpu), ("holdfast", &held)]
+    {
         println!(
             "{name}: {:.2} long holders per CPU second, {:.4} of CPU time lost; {:.3} vCPUs wait, from \
              inside {:.3}; {:.1} us each; {:.5} are long",
@@ -290,12 +303,19 @@ fn seen_where_it_is() {
     figures.less("long waits, alone", alone.1.long_share(), stock.1.long_share() / 5.0);
     figures.less("long waits, holdfast", held.1.long_share(), stock.1.long_share() / 2.0);
 
+    // Both read the same words by the same function, but the observer does so some 10 us later. The vCPU itself does nothing
+    // meanwhile; its siblings may hand a lock over, which makes a next owner of a waiter and nothing else.
+    let [free, holder, irq, waiter, head] = agreed;
+    let queued = ("queued", waiter.1 + head.1, waiter.2 + head.2);
     // Where there are enough of them to be compared; of the free there always are.
-    figures.less("free vCPUs preempted, and to be compared", ENOUGH as f64, agreed[0].1 as f64);
-    for (class, scheduler, observer) in agreed {
+    figures.less("free vCPUs preempted, and to be compared", ENOUGH as f64, free.1 as f64);
+    for (class, scheduler, observer) in [free, holder, irq, queued] {
         if scheduler.max(observer) >= ENOUGH {
             figures.agree(class, observer as f64, scheduler as f64);
         }
+    }
+    if head.1 >= ENOUGH {
+        figures.less("next owners", head.1 as f64 * 0.9, head.2 as f64);
     }
     for (class, [recorded, live], [recorded_s, live_s]) in recorded {
         if recorded.max(live) >= ENOUGH as f64 {
@@ -303,14 +323,11 @@ fn seen_where_it_is() {
             figures.agree(&format!("recorded time of {class}"), recorded_s, live_s);
         }
     }
-    // The probes of spins run with the queue entered and are no waiting to spins: what they take is what is apart
-    // where nobody is preempted, and elsewhere they are preempted as often as who waits.
-    let probes_ns = alone.1.mean_ns() * (alone.0.waiting() / alone.1.waiting() - 1.0);
-    let (ran, off) = stock.0.vcpus_of(&["waiter", "head"]);
-    let probes = probes_ns * stock.1.waiting() / stock.1.mean_ns() * (ran + off) / ran;
-    println!("the probes of a wait take {probes_ns:.0} ns, of all {probes:.3} vCPUs");
-    figures.less("time of the probes", probes_ns, stock.1.mean_ns() / 10.0);
-    figures.agree("waiting", stock.0.waiting(), stock.1.waiting() + probes);
+    // The probes of spins run, and are preempted, with the queue entered, which is no waiting to spins.
+    println!("{probes:.4} vCPUs in the probes");
+    figures.less("no time in the probes", 0.0, probes);
+    figures.less("time in the probes", probes, one_cpu.1.waiting() / 10.0);
+    figures.agree("waiting", one_cpu.0.waiting(), one_cpu.1.waiting() + probes);
     figures.check();
     machine.shut_down().unwrap();
 }

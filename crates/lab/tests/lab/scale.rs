@@ -83,7 +83,7 @@ fn ran(machine: &Machine, names: &[String]) -> (BTreeMap<i32, f64>, f64) {
 fn few_and_many() {
     let machine = Machine::boot(&counting_spec(), &Progress::stderr()).unwrap();
     start_scheduler(&machine, &["--no-guest-knowledge"]);
-    count_costs(&machine);
+    count_costs(|request| machine.request(request).unwrap());
     let symbols = bpf_symbols(&machine);
 
     let mut names = start(&machine, FEW);

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use holdfast_agent::protocol::{Reply, Request, Stream};
 use holdfast_lab::machine::Machine;
 
+use super::costs_by_tag;
+
 /// Longest silence of a program that is to print something.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -46,6 +48,11 @@ impl<'m> Lines<'m> {
             Some(guest) => self.machine.request_guest(guest, request).unwrap(),
             None => self.machine.request(request).unwrap(),
         }
+    }
+
+    /// Time spent in its BPF programs since the kernel counts that, in ns.
+    pub(crate) fn costs(&self) -> u64 {
+        costs_by_tag(|request| self.ask(request), self.child).iter().map(|(_, cost)| cost.0).sum()
     }
 
     fn read(&mut self, timeout: Duration) {

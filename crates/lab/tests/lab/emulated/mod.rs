@@ -236,10 +236,20 @@ pub(crate) fn pass(machine: &Machine, seconds: f64) {
     }
 }
 
-/// Has the kernel count what BPF programs cost from now on.
-pub(crate) fn count_costs(machine: &Machine) {
+/// Keeps children of the host on these CPUs, as `taskset` writes them.
+pub(crate) fn pin(machine: &Machine, names: &[&str], cpus: &str) {
+    let pids: Vec<_> = names
+        .iter()
+        .map(|name| pid(|ask| machine.request(ask).unwrap(), name).to_string())
+        .collect();
+    let tasks = format!("for pid in {}; do ls /proc/$pid/task; done", pids.join(" "));
+    shell(machine, &format!("for task in $({tasks}); do taskset -cp {cpus} $task; done"));
+}
+
+/// Has a kernel count what BPF programs cost from now on.
+pub(crate) fn count_costs(ask: impl Fn(Request) -> Reply) {
     let path = "/proc/sys/kernel/bpf_stats_enabled".to_owned();
-    machine.request(Request::WriteFile { path, data: b"1".to_vec(), mode: 0o644 }).unwrap();
+    ask(Request::WriteFile { path, data: b"1".to_vec(), mode: 0o644 });
 }
 
 /// The BPF programs that are loaded, each as `bpf_prog_TAG_NAME`.
@@ -254,27 +264,41 @@ pub(crate) fn bpf_symbols(machine: &Machine) -> String {
 
 /// Time spent in each BPF program of a child so far, in ns, and how often it ran.
 pub(crate) fn costs(machine: &Machine, child: &str, symbols: &str) -> BTreeMap<String, (u64, u64)> {
-    let name_of = |tag: &str| {
-        let symbol = symbols.split_ascii_whitespace().find(|symbol| symbol.contains(tag))?;
-        Some(symbol.rsplit_once(tag)?.1.trim_start_matches('_').to_owned())
+    let named = |(tag, cost): (String, _)| {
+        let symbol = symbols.split_ascii_whitespace().find(|symbol| symbol.contains(&tag))?;
+        Some((symbol.rsplit_once(&tag)?.1.trim_start_matches('_').to_owned(), cost))
     };
-    let fdinfo = format!("/proc/{}/fdinfo", pid(machine, child));
-    let request = Request::ListDir { path: fdinfo.clone() };
-    let Ok(Reply::ListDir { names }) = machine.request(request) else { panic!("no {fdinfo}") };
+    costs_by_tag(|request| machine.request(request).unwrap(), child)
+        .into_iter()
+        .filter_map(named)
+        .collect()
+}
+
+/// The same by the tags of the programs, of a child of the host's or of a guest's agent.
+pub(crate) fn costs_by_tag(
+    ask: impl Fn(Request) -> Reply,
+    child: &str,
+) -> Vec<(String, (u64, u64))> {
+    let fdinfo = format!("/proc/{}/fdinfo", pid(&ask, child));
+    let Reply::ListDir { names } = ask(Request::ListDir { path: fdinfo.clone() }) else {
+        panic!("no {fdinfo}")
+    };
     let of_program = |name: String| {
-        let text = read(machine, &format!("{fdinfo}/{name}"));
+        let request = Request::ReadFile { path: format!("{fdinfo}/{name}"), max_bytes: 1 << 20 };
+        let Reply::ReadFile { data, .. } = ask(request) else { panic!("no {fdinfo}/{name}") };
+        let text = String::from_utf8_lossy(&data);
         let value = |key: &str| {
             text.lines()
                 .find_map(|line| Some(line.strip_prefix(key)?.trim_start_matches(':').trim()))
         };
         let number = |key| value(key)?.parse().ok();
-        Some((name_of(value("prog_tag")?)?, (number("run_time_ns")?, number("run_cnt")?)))
+        Some((value("prog_tag")?.to_owned(), (number("run_time_ns")?, number("run_cnt")?)))
     };
     names.into_iter().filter_map(of_program).collect()
 }
 
-fn pid(machine: &Machine, child: &str) -> i32 {
-    match machine.request(Request::Status { name: child.into() }).unwrap() {
+fn pid(ask: impl Fn(Request) -> Reply, child: &str) -> i32 {
+    match ask(Request::Status { name: child.into() }) {
         Reply::Status { pid, running: true, .. } => pid,
         other => panic!("{child}: {other:?}"),
     }
