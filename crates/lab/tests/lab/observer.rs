@@ -304,7 +304,8 @@ fn seen_where_it_is() {
     figures.less("long waits, holdfast", held.1.long_share(), stock.1.long_share() / 2.0);
 
     // Both read the same words by the same function, but the observer does so some 10 us later. The vCPU itself does nothing
-    // meanwhile; its siblings may hand a lock over, which makes a next owner of a waiter and nothing else.
+    // meanwhile; its siblings may hand a lock over, which makes a next owner of a waiter and nothing else,
+    // and of few of all who are queued.
     let [free, holder, irq, waiter, head] = agreed;
     let queued = ("queued", waiter.1 + head.1, waiter.2 + head.2);
     // Where there are enough of them to be compared; of the free there always are.
@@ -312,6 +313,12 @@ fn seen_where_it_is() {
     for (class, scheduler, observer) in [free, holder, irq, queued] {
         if scheduler.max(observer) >= ENOUGH {
             figures.agree(class, observer as f64, scheduler as f64);
+        }
+    }
+    for (class, scheduler, observer) in [waiter, head] {
+        if scheduler.max(observer) >= ENOUGH {
+            let others = queued.1 - scheduler;
+            figures.agree(class, (observer + others) as f64, queued.1 as f64);
         }
     }
     if head.1 >= ENOUGH {

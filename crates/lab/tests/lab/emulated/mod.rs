@@ -191,7 +191,12 @@ pub(crate) fn of_vcpus(counted: &Counted, counter: &str) -> u64 {
 
 /// A file of the host.
 pub(crate) fn read(machine: &Machine, path: &str) -> String {
-    match machine.request(Request::ReadFile { path: path.into(), max_bytes: 1 << 20 }).unwrap() {
+    read_by(|request| machine.request(request).unwrap(), path)
+}
+
+/// A file of the host's or of a guest's.
+fn read_by(ask: impl Fn(Request) -> Reply, path: &str) -> String {
+    match ask(Request::ReadFile { path: path.into(), max_bytes: 1 << 20 }) {
         Reply::ReadFile { data, .. } => String::from_utf8_lossy(&data).into_owned(),
         other => panic!("{other:?}"),
     }
@@ -284,9 +289,7 @@ pub(crate) fn costs_by_tag(
         panic!("no {fdinfo}")
     };
     let of_program = |name: String| {
-        let request = Request::ReadFile { path: format!("{fdinfo}/{name}"), max_bytes: 1 << 20 };
-        let Reply::ReadFile { data, .. } = ask(request) else { panic!("no {fdinfo}/{name}") };
-        let text = String::from_utf8_lossy(&data);
+        let text = read_by(&ask, &format!("{fdinfo}/{name}"));
         let value = |key: &str| {
             text.lines()
                 .find_map(|line| Some(line.strip_prefix(key)?.trim_start_matches(':').trim()))
