@@ -11,7 +11,7 @@ mod raw {
     include!(concat!(env!("OUT_DIR"), "/policy.rs"));
 }
 
-pub use raw::{Decision, Grace, GuestFacts, Params, Siblings, Target, VcpuClass, Verdict};
+pub use raw::{Decision, Grace, GuestFacts, Params, Siblings, Spin, Target, VcpuClass, Verdict};
 
 /// The weight of nice 0; weights are those of sched_ext in 1/1024.
 pub const WEIGHT_NICE0: u32 = raw::HF_WEIGHT_NICE0;
@@ -53,6 +53,12 @@ pub fn preempt_count(word: u32, wide: bool) -> u32 {
     unsafe { raw::hf_preempt_count(word, wide) }
 }
 
+/// A guest's preemption count once `nr` locks are released that it still counts.
+pub fn preempt_count_after(count: u32, nr: u32) -> u32 {
+    // SAFETY: a pure function of its arguments.
+    unsafe { raw::hf_preempt_count_after(count, nr) }
+}
+
 /// What a vCPU is doing, from the words in its per-CPU area.
 pub fn classify(facts: &GuestFacts) -> VcpuClass {
     // SAFETY: reads `facts` only, and returns a declared class for every input (property-tested).
@@ -91,6 +97,12 @@ impl Params {
     pub fn believed(&self, class: VcpuClass, grace: &Grace, cpu_ns: u64) -> VcpuClass {
         // SAFETY: reads `grace` and `self` only.
         unsafe { raw::hf_believed(class, grace, cpu_ns, self) }
+    }
+
+    /// A running vCPU has a pause-loop exit at `now_ns`: has it spun for longer than is good for it?
+    pub fn spun_long(&self, spin: &mut Spin, now_ns: u64) -> bool {
+        // SAFETY: valid, distinct references; nothing is kept.
+        unsafe { raw::hf_spun_long(spin, now_ns, self) }
     }
 
     /// How soon a vCPU is looked at that has just come to run.

@@ -69,7 +69,7 @@ counters! {
         nr_extended = VERDICT + Verdict::Extend as u32,
             "Steps of grace: a vCPU in a critical section ran on past its turn";
         nr_released = VERDICT + Verdict::Release as u32,
-            "Graces that ended because the vCPU left its critical section";
+            "Graces that ended because the vCPU had left its critical section, and was Free";
         nr_capped = VERDICT + Verdict::Capped as u32, "Graces that ended at the cap";
         nr_over_budget = VERDICT + Verdict::OverBudget as u32,
             "Graces refused or ended because the VM had none saved";
@@ -134,7 +134,7 @@ counters! {
             "Running waiters found and descheduled in favour of their holder";
         nr_look_to_called = LOOKED + Target::ToCalled as u32,
             "Running callers found and descheduled in favour of whom they called";
-        nr_missed = MISSED, "Yields and looks in favour of one that is too far ahead of who is next, may not run on that CPU, or was taken by another first";
+        nr_missed = MISSED, "CPUs given to one that another CPU took first or, by looks, that is too far ahead of who is next or may not run there";
     }
 }
 

@@ -24,9 +24,10 @@ struct {
  * that of SEV and SEV-ES gives ciphertext. What guards there is that discovery
  * finds no BTF of a kernel in it, so that a vCPU of such a VM never has an epoch.
  *
- * The common answer, Free, costs one read of four bytes.
+ * The common answer, Free, costs one read of four bytes. @released: of so many locks its guest
+ * says that they are released, while its preemption count has them still.
  */
-static __always_inline enum hf_class hf_read_class(const struct hf_vcpu *v)
+static __always_inline enum hf_class hf_read_class_after(const struct hf_vcpu *v, u32 released)
 {
 	struct hf_guest_facts facts = {};
 	struct hf_qnode qnode;
@@ -37,7 +38,8 @@ static __always_inline enum hf_class hf_read_class(const struct hf_vcpu *v)
 	if (bpf_probe_read_user(&facts.preempt_count, sizeof(facts.preempt_count),
 				(void *)v->preempt_count_hva))
 		return HF_UNKNOWN;
-	facts.preempt_count = hf_preempt_count(facts.preempt_count, v->wide_count);
+	facts.preempt_count = hf_preempt_count_after(
+		hf_preempt_count(facts.preempt_count, v->wide_count), released);
 	if (!(facts.preempt_count & HF_PREEMPT_DEPTH_MASK))
 		return hf_classify(&facts);
 	if (v->qnode_hva) {
@@ -53,6 +55,11 @@ static __always_inline enum hf_class hf_read_class(const struct hf_vcpu *v)
 		facts.idle = task == idle_task;
 	}
 	return hf_classify(&facts);
+}
+
+static __always_inline enum hf_class hf_read_class(const struct hf_vcpu *v)
+{
+	return hf_read_class_after(v, 0);
 }
 
 #endif /* __HOLDFAST_VCPU_BPF_H */

@@ -7,7 +7,7 @@
 enum hf_verdict {
 	HF_PREEMPT = 0,	    /* nothing to protect */
 	HF_EXTEND = 1,	    /* runs on for step_ns */
-	HF_RELEASE = 2,	    /* was extended and left its critical section */
+	HF_RELEASE = 2,	    /* was extended and is Free */
 	HF_CAPPED = 3,	    /* was extended up to the cap */
 	HF_OVER_BUDGET = 4, /* its VM has no grace left */
 	HF_BACK_OFF = 5,    /* its graces keep ending at the cap: not a holder that helps */
@@ -46,12 +46,13 @@ HF_FN struct hf_decision hf_grace_decide(struct hf_grace *g, u64 *bank_ns, enum 
 
 	if (!hf_is_worth_extending(class, s) ||
 	    (g->granted_ns && hf_spins_for_holder(class, s, g->granted_ns, prm))) {
-		if (hf_is_protected(class)) {
+		if (hf_is_protected(class) || class == HF_WAITER)
 			d.verdict = HF_WAITS;
-		} else if (g->granted_ns) {
+		else if (class == HF_FREE && g->granted_ns)
 			d.verdict = HF_RELEASE;
+		/* Who is Free or in a queue by now did get out of what it was kept for. */
+		if (g->granted_ns && (class == HF_FREE || class == HF_WAITER))
 			g->capped_streak = 0;
-		}
 		goto out_end;
 	}
 

@@ -63,6 +63,12 @@ HF_FN u32 hf_preempt_count(u32 word, bool wide)
 	return depth | (word & 0x0000ff00U) | (word >> 24) << 16;
 }
 
+/* The same when it has released @nr locks that it still counts. */
+HF_FN u32 hf_preempt_count_after(u32 count, u32 nr)
+{
+	return (count & HF_PREEMPT_DEPTH_MASK) < nr ? count : count - nr;
+}
+
 HF_FN enum hf_class hf_classify(const struct hf_guest_facts *f)
 {
 	u32 depth = f->preempt_count & HF_PREEMPT_DEPTH_MASK;
@@ -109,7 +115,7 @@ HF_FN bool hf_is_worth_extending(enum hf_class class, const struct hf_siblings *
  * Whom a vCPU waits for. A waiter's holder comes first; what looks like a holder waits, if
  * at all, for its calls. Where nobody is known to be stuck, a spinner that is left alone
  * has its lock sooner than one that is put into a queue of the host: only when it has spun
- * for spin_ns is it taken at its word (@spun_long).
+ * for spin_ns is it taken at its word (@spun_long), or when it says whom it spins for.
  */
 HF_FN enum hf_target hf_yield_target(enum hf_class class, const struct hf_siblings *s, bool named,
 				     bool spun_long)
@@ -141,6 +147,32 @@ HF_FN enum hf_target hf_yield_target(enum hf_class class, const struct hf_siblin
 		spun_long = true;
 	}
 	return named && spun_long ? HF_TO_NAMED : HF_TO_NOBODY;
+}
+
+/* The spinning of a vCPU that runs, as its pause-loop exits tell of it. All zero: none so far. */
+struct hf_spin {
+	u64 last_ns;  /* the last exit; 0: none */
+	u64 since_ns; /* the first of those that follow one another */
+	u64 gap_ns;   /* the longest time between two of these, look_ns at most to begin with */
+};
+
+/*
+ * It has one now: has its spin lasted for longer than is good for it? While it spins, exits follow one
+ * another: closely, or each after twice the time, as KVM has it. At each of them KVM asks for one
+ * sibling after the other: only the longest gap tells of the exits.
+ */
+HF_FN bool hf_spun_long(struct hf_spin *spin, u64 now, const struct hf_params *prm)
+{
+	u64 gap = spin->last_ns ? now - spin->last_ns : 0;
+
+	if (!spin->last_ns || (gap > prm->look_ns && gap > 3 * spin->gap_ns)) {
+		spin->since_ns = now;
+		spin->gap_ns = gap < prm->look_ns ? gap : prm->look_ns;
+	} else if (gap > spin->gap_ns) {
+		spin->gap_ns = gap;
+	}
+	spin->last_ns = now;
+	return now - spin->since_ns >= prm->spin_ns;
 }
 
 /*

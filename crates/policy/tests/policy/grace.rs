@@ -63,7 +63,7 @@ proptest! {
         prop_assume!(!is_worth_extending(class, &s));
         let (mut grace, mut left) = (Grace::default(), bank);
         let decision = p.decide(&mut grace, &mut left, class, &s);
-        let waits = class.is_protected();
+        let waits = class.is_protected() || class == VcpuClass::Waiter;
         prop_assert_eq!(decision.verdict, if waits { Verdict::Waits } else { Verdict::Preempt });
         prop_assert_eq!(left, bank);
     }
@@ -98,6 +98,15 @@ proptest! {
         prop_assert_eq!(decision.verdict, Verdict::Release);
         prop_assert_eq!(grace.granted_ns, 0);
         prop_assert_eq!(grace.capped_streak, 0);
+    }
+
+    /// The histogram of how long graces have to be is of these alone.
+    #[test]
+    fn only_who_is_free_counts_as_released(p in params(), class in class(), s in siblings()) {
+        let (mut grace, mut bank) = (Grace::default(), u64::MAX);
+        prop_assume!(p.decide(&mut grace, &mut bank, VcpuClass::Holder, &ALONE).verdict == Verdict::Extend);
+        let verdict = p.decide(&mut grace, &mut bank, class, &s).verdict;
+        prop_assert_eq!(verdict == Verdict::Release, class == VcpuClass::Free);
     }
 
     #[test]

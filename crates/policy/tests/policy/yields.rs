@@ -2,7 +2,8 @@
 //! To whom a vCPU that spins gives its CPU.
 
 use holdfast_policy::{
-    Params, Siblings, Target, VcpuClass, is_worth_extending, look_target, yield_target,
+    GuestFacts, Params, Siblings, Spin, Target, VcpuClass, classify, is_worth_extending,
+    look_target, preempt_count_after, yield_target,
 };
 use proptest::prelude::*;
 
@@ -50,6 +51,51 @@ proptest! {
         moments.sort_unstable();
         moments.dedup();
         prop_assert_eq!(moments.len(), 5);
+    }
+
+    #[test]
+    fn who_spins_is_taken_at_its_word_after_spin_ns(
+        start in 1u64..1 << 60,
+        first_gap in 1_000u64..=100_000,
+        doubles: bool,
+        asked in 1u64..8,
+    ) {
+        let params = Params::DEFAULT;
+        let (mut spin, mut exit_ns, mut gap) = (Spin::default(), start, first_gap);
+        while exit_ns < start + 2 * params.spin_ns {
+            // KVM asks for one sibling after the other, a moment apart.
+            for moment in 0..asked {
+                let at_ns = exit_ns + 100 * moment;
+                let long = params.spun_long(&mut spin, at_ns);
+                prop_assert_eq!(long, at_ns - start >= params.spin_ns, "{} ns after {}", at_ns - start, gap);
+            }
+            exit_ns += gap;
+            gap *= 1 + u64::from(doubles);
+        }
+    }
+
+    #[test]
+    fn short_spins_far_apart_are_not_a_long_one(start in 1u64..1 << 60, gaps in prop::collection::vec(300_001u64..1 << 40, 1..50)) {
+        // A vCPU that runs on for more than thrice the first window between its spins.
+        let params = Params::DEFAULT;
+        let (mut spin, mut at_ns) = (Spin::default(), start);
+        prop_assert!(!params.spun_long(&mut spin, at_ns));
+        for gap in gaps {
+            at_ns += gap;
+            prop_assert!(!params.spun_long(&mut spin, at_ns));
+        }
+    }
+
+    #[test]
+    fn who_kicks_is_free_unless_it_holds_another_lock(locks in 1u32..20, irq: bool) {
+        let count = locks | if irq { 0x1_0000 } else { 0 };
+        let facts = |preempt_count| GuestFacts { preempt_count, ..GuestFacts::default() };
+        let class = classify(&facts(preempt_count_after(count, 1)));
+        prop_assert_eq!(class == VcpuClass::Free, locks == 1 && !irq);
+        prop_assert_eq!(preempt_count_after(count & !0xff, 1), count & !0xff);
+        // Free, it gives its CPU to whom it kicks.
+        let target = yield_target(class, &Siblings::default(), true, false);
+        prop_assert_eq!(target == Target::ToNamed, class == VcpuClass::Free);
     }
 
     #[test]

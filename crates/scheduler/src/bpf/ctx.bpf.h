@@ -85,11 +85,9 @@ struct cpu_ctx {
 	u64 looked_at;	/* when it last asked who waits */
 	u64 curr_vtime; /* of the running task, when it last was charged */
 	u64 curr_charged_at;
-	u64 look_ns;	 /* the step after which the running vCPU is looked at next */
-	u64 held_since;	 /* since when each look has found it a holder; 0: the last one did not */
-	u64 spinning_at; /* the last pause-loop exit */
-	u64 spinning_since; /* the first of those that follow one another */
-	u64 spin_gap_ns;    /* between the last two */
+	u64 look_ns;	/* the step after which the running vCPU is looked at next */
+	u64 held_since; /* since when each look has found it a holder; 0: the last one did not */
+	struct hf_spin spin;
 	u64 late_check_at;  /* when it next looks for those who wait for ever */
 	u32 nr_seen;	    /* of the queue that it goes through just now */
 	bool late_from_end; /* where it began the last time */
@@ -102,9 +100,10 @@ struct cpu_ctx {
 	bool has_own_time; /* which is @vtime_here; else it is the host's */
 	bool preempting;   /* a waking task has asked for this CPU */
 	bool grace_over;   /* the timer has decided: no new grace for this turn */
-	bool shared;	   /* at the last tick another thread of its core was busy */
-	bool leaves;	   /* the running task is to go to an idle core */
-	bool has_pinned;   /* its own queue may not be empty; written with its run queue locked */
+	bool kicked; /* the running vCPU gives its CPU to the next owner of a lock that it has released */
+	bool shared;	 /* at the last tick another thread of its core was busy */
+	bool leaves;	 /* the running task is to go to an idle core */
+	bool has_pinned; /* its own queue may not be empty; written with its run queue locked */
 };
 
 struct {

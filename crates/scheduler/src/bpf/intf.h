@@ -48,7 +48,7 @@ enum hf_stat {
 	HF_STAT_GRACE_NS = HF_STAT_LOOKED + HF_NR_TARGETS,     /* grace granted */
 	HF_STAT_WAITING_NS,    /* preempted holders, heads and interrupts: time without a CPU */
 	HF_STAT_RESUMED_FIRST, /* queued ahead of their turn: preempted holders, woken owners */
-	HF_STAT_MISSED, /* CPUs given to somebody who is too far ahead, may not run there or is gone */
+	HF_STAT_MISSED, /* CPUs given to somebody who was taken by another first, or cannot have them */
 	HF_NR_VM_STATS,				 /* those above are counted per VM as well */
 	HF_STAT_WAKEUP_PREEMPT = HF_NR_VM_STATS, /* running tasks preempted by a waking one */
 	HF_STAT_KEPT,				 /* turns that ended with nobody further behind */

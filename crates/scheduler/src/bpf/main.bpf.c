@@ -251,6 +251,7 @@ static void next_turn(struct task_struct *p, struct task_ctx *tctx, struct cpu_c
 {
 	cctx->preempting = false;
 	cctx->grace_over = false;
+	cctx->kicked = false;
 	cctx->leaves = false;
 	stop_looking(cctx, tctx);
 	reweigh(p, tctx);
@@ -402,10 +403,11 @@ void BPF_STRUCT_OPS(holdfast_running, struct task_struct *p)
 	cctx->curr_charged_at = now;
 	cctx->curr_weight = tctx->weight;
 	cctx->curr_tid = p->pid;
-	cctx->spinning_at = 0;
+	cctx->spin = (struct hf_spin){};
 	cctx->yield_tid = 0;
 	cctx->preempting = false;
 	cctx->grace_over = false;
+	cctx->kicked = false;
 	cctx->shared = false;
 	cctx->leaves = false;
 
@@ -473,7 +475,7 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	v = readable_vcpu_of(p);
 	if (!v)
 		return;
-	class = hf_read_class(v);
+	class = hf_read_class_after(v, cctx->kicked);
 	/* A guest may say for ever that it is called, as it may that it holds a lock. */
 	ended = end_class(v, class);
 	hf_see(&tctx->grace, ended, p->se.sum_exec_runtime);

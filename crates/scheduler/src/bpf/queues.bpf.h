@@ -9,10 +9,7 @@
  */
 #define HF_CPU_QUEUE (1ULL << 16)
 
-/* How far into a queue one looks for the target of a directed yield. */
-#define QUEUE_SCAN_TASKS 64
-
-/* And for who may run on a CPU: the kernel, which does that next, goes through all of it. */
+/* How far into a queue one looks for who may run on a CPU: the kernel, which does that next, goes through all of it. */
 #define FIRST_SCAN_TASKS 1024
 
 /* The queue for @p. Others need not step over those that may run on one CPU only, or for now. */
@@ -30,26 +27,21 @@ static bool may_run_on(struct task_struct *p, s32 cpu)
 	       (!is_migration_disabled(p) || scx_bpf_task_cpu(p) == cpu);
 }
 
-/* Moves thread @tid from its queue to this CPU, if it waits there and may run here. */
-__noinline bool pull(u32 tid, u64 queue, s32 cpu)
+/*
+ * Moves @p from @queue to this CPU, if it waits there and may run here. Of a walk through the queue only its
+ * beginning is needed: whoever is in the queue by then may be moved.
+ */
+static bool pull(struct task_struct *p, u64 queue, s32 cpu)
 {
-	struct task_struct *q;
+	struct task_struct *first;
 	bool done = false;
-	u32 nr = 0;
 
 	bpf_rcu_read_lock();
-	bpf_for_each (scx_dsq, q, queue, 0) {
-		if (q->pid == tid) {
-			/*
-			 * Looked at after the walk has begun: whoever changes it from here on takes
-			 * the task out of the queue, and then it is not moved.
-			 */
-			if (may_run_on(q, cpu))
-				done = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, q, SCX_DSQ_LOCAL, 0);
-			break;
-		}
-		if (++nr >= QUEUE_SCAN_TASKS)
-			break;
+	bpf_for_each (scx_dsq, first, queue, 0) {
+		/* Whoever changes where it may run from here on takes it out of the queue, and then it is not moved. */
+		if (may_run_on(p, cpu))
+			done = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, p, SCX_DSQ_LOCAL, 0);
+		break;
 	}
 	bpf_rcu_read_unlock();
 	return done;

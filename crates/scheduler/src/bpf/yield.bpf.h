@@ -6,25 +6,6 @@
 #ifndef __SCX_HOLDFAST_YIELD_BPF_H
 #define __SCX_HOLDFAST_YIELD_BPF_H
 
-/*
- * Is the running vCPU in a spin that has lasted for longer than is good for it? While it is,
- * pause-loop exits follow one another: closely, or each after twice the time, as KVM has it. At each of them
- * KVM asks for one sibling after the other: only the longest gap tells of the exits.
- */
-static bool spun_long(struct cpu_ctx *cctx, u64 now)
-{
-	u64 gap = cctx->spinning_at ? now - cctx->spinning_at : 0;
-
-	if (!cctx->spinning_at || (gap > params.look_ns && gap > 3 * cctx->spin_gap_ns)) {
-		cctx->spinning_since = now;
-		cctx->spin_gap_ns = gap < params.look_ns ? gap : params.look_ns;
-	} else if (gap > cctx->spin_gap_ns) {
-		cctx->spin_gap_ns = gap;
-	}
-	cctx->spinning_at = now;
-	return now - cctx->spinning_since >= params.spin_ns;
-}
-
 /* arch/x86/include/asm/kvm_host.h */
 #define VCPU_REGS_RAX 0
 
@@ -48,22 +29,82 @@ static enum hf_reason reason_of(const struct hf_vcpu *v)
 	}
 }
 
+/* Is a vCPU that yields for @reason taken at its word? */
+static bool at_its_word(enum hf_reason reason, struct cpu_ctx *cctx, const struct hf_vm_ctx *vm,
+			u64 now)
+{
+	switch (reason) {
+	case HF_FOR_KICK:
+		/* If it holds another lock it has to be done with that. */
+		return false;
+	case HF_FOR_IPI:
+		/* It spins for the one that it names. */
+		return true;
+	default:
+		return hf_spun_long(&cctx->spin, now, &params) || (vm && waiters_tell(vm, now));
+	}
+}
+
+/* What a running task would give away: its place, and the turn of who comes next otherwise. */
+struct offer {
+	u64 vtime;
+	u64 first_key;
+	u32 weight;
+	bool others; /* somebody does: the one with @first_key */
+};
+
+static bool may_give(const struct offer *offer, const struct task_ctx *to, s32 cpu)
+{
+	return !offer->others || hf_may_give(offer->vtime, offer->weight, vtime_at(to, cpu),
+					     to->weight, offer->first_key, &params);
+}
+
+/* What the task that runs on this CPU could give away now. */
+static void make_offer(const struct task_ctx *from, struct cpu_ctx *cctx, s32 cpu, u64 now,
+		       struct offer *offer)
+{
+	struct first first = {};
+
+	offer->vtime = hf_charge(from->vtime, time_delta(now, cctx->curr_charged_at), from->weight);
+	offer->weight = from->weight;
+	offer->others = next_queue(cpu, cctx, llc_of(cpu), from, &first);
+	offer->first_key = first.key - cctx->vtime_offset;
+}
+
+/* Could thread @tid have this CPU, if it were given it now? */
+static bool can_have(const struct offer *offer, u32 tid, s32 cpu)
+{
+	struct task_struct *p = bpf_task_from_pid(tid);
+	struct task_ctx *to;
+	bool can;
+
+	if (!p)
+		return false;
+	to = task_ctx_of(p);
+	can = to && to->queued && may_run_on(p, cpu) && may_give(offer, to, cpu);
+	bpf_task_release(p);
+	return can;
+}
+
 /*
  * Pause-loop exits, KVM_HC_SCHED_YIELD and KVM_HC_KICK_CPU come here through
- * yield_to(). True promises that @from stops running; its CPU then goes, in
- * dispatch(), to a preempted holder of the same VM if one is known, else to @to.
+ * yield_to(). True promises that @from stops running, for somebody who can have its CPU:
+ * a preempted holder of the same VM if one is known, else @to. dispatch() gives it, unless
+ * another CPU has taken that one first.
  */
 bool BPF_STRUCT_OPS(holdfast_yield, struct task_struct *from, struct task_struct *to)
 {
 	s32 cpu = bpf_get_smp_processor_id();
 	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
-	struct hf_vm_ctx *vm = NULL;
-	enum hf_target target;
+	struct task_ctx *from_ctx = task_ctx_of(from);
 	enum hf_class class = HF_UNKNOWN;
-	struct task_ctx *to_ctx;
+	struct offer offer = {};
+	enum hf_target target;
+	enum hf_reason reason;
+	struct hf_vm_ctx *vm;
 	struct stuck stuck;
 	struct hf_vcpu *v;
-	bool named, tells = false;
+	bool named, taken;
 	u32 tid;
 	u64 now;
 
@@ -75,32 +116,35 @@ bool BPF_STRUCT_OPS(holdfast_yield, struct task_struct *from, struct task_struct
 		scx_bpf_task_set_slice(from, 0);
 		return false;
 	}
-	if (!directed_yield_enabled)
+	if (!directed_yield_enabled || !from_ctx)
 		return false;
 
 	now = scx_bpf_now();
 	v = readable_vcpu_of(from);
 	vm = vm_ctx_of(v);
+	reason = reason_of(vcpu_of(from));
 	__builtin_memset(&stuck, 0, sizeof(stuck));
 	if (vm) {
-		class = hf_read_class(v);
+		class = hf_read_class_after(v, reason == HF_FOR_KICK);
 		find_stuck(&vm->preempted, class, &stuck);
 		note_spinner(vm, v, class, now);
-		tells = waiters_tell(vm, now);
 	}
-	to_ctx = task_ctx_of(to);
-	named = to_ctx && to_ctx->queued && may_run_on(to, cpu);
-	target = hf_yield_target(class, &stuck.siblings, named, spun_long(cctx, now) || tells);
+	make_offer(from_ctx, cctx, cpu, now, &offer);
+	named = can_have(&offer, to->pid, cpu);
+	taken = at_its_word(reason, cctx, vm, now);
+	target = hf_yield_target(class, &stuck.siblings, named, taken);
 	tid = target_tid(&stuck, target, to->pid);
-	/* KVM goes on to the next sibling when one cannot be run here. */
-	if (target != HF_TO_NOBODY && target != HF_TO_NAMED && !can_take(tid, cpu)) {
-		vm_stat_add(vm, HF_STAT_MISSED, 1);
-		return false;
+	if ((target == HF_TO_HOLDER || target == HF_TO_CALLED) && !can_have(&offer, tid, cpu)) {
+		/* Who is stuck is out of reach from here, as if it were not known. */
+		__builtin_memset(&stuck, 0, sizeof(stuck));
+		target = hf_yield_target(class, &stuck.siblings, named, taken);
+		tid = to->pid;
 	}
-	vm_stat_add(vm, HF_STAT_ASKED + reason_of(vcpu_of(from)) * HF_NR_TARGETS + target, 1);
+	vm_stat_add(vm, HF_STAT_ASKED + reason * HF_NR_TARGETS + target, 1);
 	if (target == HF_TO_NOBODY)
 		return false;
 	cctx->yield_tid = tid;
+	cctx->kicked = reason == HF_FOR_KICK;
 	scx_bpf_task_set_slice(from, 0);
 	return true;
 }
@@ -111,6 +155,7 @@ bool BPF_STRUCT_OPS(holdfast_yield, struct task_struct *from, struct task_struct
  */
 static bool give_cpu(struct task_ctx *from, u32 tid, s32 cpu, bool others, u64 first_key)
 {
+	const struct offer offer = { from->vtime, first_key, from->weight, others };
 	struct task_struct *p = bpf_task_from_pid(tid);
 	struct task_ctx *to;
 	bool done = false;
@@ -121,9 +166,7 @@ static bool give_cpu(struct task_ctx *from, u32 tid, s32 cpu, bool others, u64 f
 	to = task_ctx_of(p);
 	if (to && to->queued) {
 		to_vtime = vtime_at(to, cpu);
-		done = (!others || hf_may_give(from->vtime, from->weight, to_vtime, to->weight,
-					       first_key, &params)) &&
-		       pull(tid, to->queue, cpu);
+		done = may_give(&offer, to, cpu) && pull(p, to->queue, cpu);
 		if (done) {
 			hf_swap_places(&from->vtime, from->weight, &to_vtime, to->weight);
 			to->vtime = to_vtime;
