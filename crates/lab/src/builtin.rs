@@ -20,7 +20,7 @@ const CAMPAIGN: [(&str, &str); 6] = [
 ];
 
 /// The others.
-const SINGLE: [(&str, &str); 17] = [
+const SINGLE: [(&str, &str); 18] = [
     ("demo", include_str!("../../../experiments/demo.toml")),
     ("contention", include_str!("../../../experiments/contention.toml")),
     ("cgroups", include_str!("../../../experiments/cgroups.toml")),
@@ -34,6 +34,7 @@ const SINGLE: [(&str, &str); 17] = [
     ("waits", include_str!("../../../experiments/waits.toml")),
     ("reasons", include_str!("../../../experiments/reasons.toml")),
     ("margins", include_str!("../../../experiments/margins.toml")),
+    ("wakeups", include_str!("../../../experiments/wakeups.toml")),
     ("overhead", include_str!("../../../experiments/overhead.toml")),
     ("workloads", include_str!("../../../experiments/workloads.toml")),
     ("aa", include_str!("../../../experiments/aa.toml")),

@@ -11,6 +11,7 @@ mod observer;
 mod observer_limits;
 mod observer_load;
 mod scale;
+mod scheduler_limits;
 mod shares;
 mod stress;
 mod top;

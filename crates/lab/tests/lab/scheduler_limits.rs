@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! `scx_holdfast` where a host or a guest is not as it should be, or has nothing for it to do: it refuses to load and says
+//! what to do; a guest that cannot be read is an ordinary task; where nobody waits, nobody is kept or looked at.
+
+use std::time::Duration;
+
+use holdfast_agent::protocol::{CpuTimes, Reply, Request};
+use holdfast_lab::machine::{GuestSpec, Machine, MachineSpec, PV_FEATURES};
+use holdfast_lab::progress::Progress;
+use holdfast_lab::scheduler::Counted;
+
+use crate::emulated::{
+    SCHEDULER, counted, counting_spec, end, end_scheduler, eventually, is_in_state, load_kvm,
+    of_vcpus, on_an_emulated_host, pass, pin, read, shell, start_guest, start_scheduler, wait,
+};
+
+const BTF: &str = "/sys/kernel/btf";
+const LOADED: &str = "/sys/kernel/sched_ext/root/ops";
+/// One more than the guests here have vCPUs.
+const CPUS: u32 = 3;
+const HOGS: [&str; 3] = ["hog0", "hog1", "hog2"];
+/// Host time over which decisions are counted, and shares measured.
+const WINDOW_S: f64 = 2.0;
+/// Half a CPU, in percent, and by how much a share may be off it: two turns of the window.
+const HALF: f64 = 50.0;
+const TOLERANCE: f64 = 0.4;
+
+#[test]
+fn it_refuses_what_it_cannot_do_and_leaves_alone_what_it_cannot_read_or_help() {
+    on_an_emulated_host(limits);
+}
+
+fn limits() {
+    let spec = MachineSpec { cpus: CPUS, ..counting_spec() };
+    let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
+    eprintln!("no BTF");
+    without_btf(&machine);
+    load_kvm(&machine);
+    start_scheduler(&machine, &[]);
+    eprintln!("two schedulers");
+    beside_another(&machine);
+    eprintln!("nothing to do");
+    nobody_waits(&machine);
+    eprintln!("a guest that cannot be read");
+    a_dark_guest(&machine);
+    end_scheduler(&machine);
+    machine.shut_down().unwrap();
+}
+
+/// Starts one that must not load, and has to say these.
+fn refuses(machine: &Machine, words: &[&str]) {
+    machine.request(Request::spawn("refused", [machine.dist_path("scx_holdfast")])).unwrap();
+    let ended = wait(machine, "refused", Duration::from_secs(180));
+    assert_eq!(ended.status.code, Some(77), "{ended:?}");
+    for word in words {
+        assert!(ended.stderr_tail.contains(word), "no `{word}`: {ended:?}");
+    }
+}
+
+fn without_btf(machine: &Machine) {
+    shell(machine, &format!("mount -t tmpfs none {BTF}"));
+    refuses(machine, &["vmlinux is missing", "To do: boot a kernel with CONFIG_DEBUG_INFO_BTF=y"]);
+    assert!(is_in_state(machine, "disabled"));
+    shell(machine, &format!("busybox umount {BTF}"));
+}
+
+fn beside_another(machine: &Machine) {
+    let name = read(machine, LOADED);
+    assert!(name.starts_with("holdfast"), "{name}");
+    refuses(machine, &[name.trim(), "takes one scheduler at a time", "To do: end it first"]);
+    assert!(is_in_state(machine, "enabled"));
+    assert_eq!(read(machine, LOADED), name);
+}
+
+fn until_known(machine: &Machine, gauge: &str) {
+    eventually(gauge, || (counted(machine).counters[gauge] == 1).then_some(()));
+}
+
+/// What it did with vCPUs in a while.
+fn decided(machine: &Machine) -> Counted {
+    counted(machine);
+    pass(machine, WINDOW_S);
+    counted(machine)
+}
+
+fn extended_and_looked(counted: &Counted) -> [u64; 2] {
+    let looks = ["nr_looked", "nr_look_to_holder", "nr_look_to_called"];
+    [of_vcpus(counted, "nr_extended"), looks.iter().map(|name| of_vcpus(counted, name)).sum()]
+}
+
+/// Two vCPUs contend for a lock and have CPUs enough, then too few.
+fn nobody_waits(machine: &Machine) {
+    start_guest(machine, "calm", CPUS - 1);
+    let argv = ["/workloads/lock", "--threads", "2", "--counters", "/tmp/counters"];
+    machine.request_guest("calm", Request::spawn("lock", argv)).unwrap();
+    until_known(machine, "nr_vms_readable");
+    let calm = decided(machine);
+    for hog in HOGS {
+        machine.request(Request::spawn(hog, [machine.workload_path("hog")])).unwrap();
+    }
+    let crowded = decided(machine);
+    println!(
+        "steps of grace and looks: {:?}, and beside {} loops {:?}",
+        extended_and_looked(&calm),
+        HOGS.len(),
+        extended_and_looked(&crowded)
+    );
+    assert_eq!(extended_and_looked(&calm), [0, 0], "{calm:?}");
+    assert!(extended_and_looked(&crowded)[0] > 0, "{crowded:?}");
+    machine.stop_guest("calm").unwrap();
+}
+
+/// It has no steal time, by which guests are found.
+fn a_dark_guest(machine: &Machine) {
+    let features = PV_FEATURES.into_iter().chain(["-kvm-steal-time"]).map(str::to_owned).collect();
+    let guest = GuestSpec { vcpus: 1, features, ..GuestSpec::new("dark") };
+    machine.start_guest(&guest).unwrap();
+    let argv = ["/workloads/lock", "--threads", "1", "--counters", "/tmp/counters"];
+    machine.request_guest("dark", Request::spawn("lock", argv)).unwrap();
+    until_known(machine, "nr_vms_unreadable");
+    // One CPU for the guest and a loop, the others for the rest.
+    let child = guest.child();
+    let [beside, rest @ ..] = HOGS;
+    pin(machine, &[&child, beside], "0");
+    pin(machine, &rest, "1-2");
+
+    let sample = || -> CpuTimes {
+        let names = [child.as_str(), beside].map(str::to_owned).to_vec();
+        match machine.request(Request::CpuTimes { names }).unwrap() {
+            Reply::CpuTimes(times) => times,
+            other => panic!("{other:?}"),
+        }
+    };
+    // What one of them was ahead or behind by until now is made up for first.
+    pass(machine, 1.0);
+    let before = sample();
+    let did = decided(machine);
+    let after = sample();
+    let ran = |times: &CpuTimes, name: &str| -> u64 {
+        times.tasks.iter().filter(|task| task.name == name).map(|task| task.run_ns).sum()
+    };
+    let [dark, loops] = [child.as_str(), beside].map(|name| ran(&after, name) - ran(&before, name));
+    let share = 100.0 * dark as f64 / (dark + loops) as f64;
+    println!("the guest has {share:.2} % of a CPU that it shares with a loop");
+    assert!((share - HALF).abs() < TOLERANCE, "{share} %");
+    let decisions = did.counters["vcpus"].as_object().unwrap();
+    let counts = decisions.iter().filter_map(|(name, n)| Some((name, n.as_u64()?)));
+    let some: Vec<_> = counts.filter(|(_, n)| *n > 0).collect();
+    assert!(some.is_empty(), "decisions about a guest that cannot be read: {some:?}");
+    for hog in HOGS {
+        end(machine, hog, libc::SIGKILL);
+    }
+    machine.stop_guest("dark").unwrap();
+    assert!(is_in_state(machine, "enabled"), "{SCHEDULER}");
+}
