@@ -43,6 +43,10 @@ static u64 vtime_now ALONE;
  */
 static u32 nr_stuck ALONE;
 
+/* Queues of an LLC for tasks that may run on some of its CPUs only, by which those are: bits. */
+#define HF_MASKS 16
+static u32 llc_masks[HF_MAX_LLCS] ALONE;
+
 struct task_ctx {
 	u64 vtime;	  /* by the clock of @cpu */
 	u64 charged_ns;	  /* of its CPU time: how much of it vtime is charged for */
@@ -52,6 +56,8 @@ struct task_ctx {
 	u64 waits_since; /* since when it has been ready and not run, as the kernel's watchdog counts; 0: it runs or sleeps */
 	u64 queue;	 /* the queue it is in, if @queued */
 	u64 group;	 /* cgroup that it counts in while runnable; 0: none */
+	u64 mask_queue;	 /* the queue for all who may run where it may, in LLC @mask_llc - 1 */
+	u32 mask_llc;	 /* 0: not known */
 	s32 cpu;	 /* where it was placed last */
 	u32 weight;	 /* among all tasks of the host, in 1/HF_WEIGHT_SCALE */
 	u32 own_weight;	 /* what it counts in @group */
@@ -88,7 +94,8 @@ struct cpu_ctx {
 	u64 look_ns;	/* the step after which the running vCPU is looked at next */
 	u64 held_since; /* since when each look has found it a holder; 0: the last one did not */
 	struct hf_spin spin;
-	u64 late_check_at;  /* when it next looks for those who wait for ever */
+	u64 late_check_at; /* when it next looks for those who wait for ever */
+	u32 masks; /* of its LLC's queues by mask: those in which tasks may be that may run here */
 	u32 nr_seen;	    /* of the queue that it goes through just now */
 	bool late_from_end; /* where it began the last time */
 	u32 curr_weight;

@@ -14,8 +14,8 @@
  *  - yield() hands the CPU of a vCPU that spins to the one it waits for; so does the
  *    timer, for a vCPU that spins without telling (waiters).
  *
- * Where what lives: ctx.bpf.h what is remembered, groups.bpf.h cgroups, vtime.bpf.h virtual
- * time, queues.bpf.h who waits where, idle.bpf.h CPUs and cores that idle, vm.bpf.h what the
+ * Where what lives: ctx.bpf.h what is remembered, affinity.bpf.h in which queue one waits, groups.bpf.h
+ * cgroups, vtime.bpf.h virtual time, queues.bpf.h who is next, idle.bpf.h CPUs and cores that idle, vm.bpf.h what the
  * vCPUs of a VM know of one another, look.bpf.h looking at running vCPUs, yield.bpf.h directed yields.
  *
  * Guest memory is read only while the vCPU's thread is current and somebody else
@@ -27,6 +27,7 @@
 #include <holdfast/kvm.bpf.h>
 #include <holdfast/vcpu.bpf.h>
 #include "ctx.bpf.h"
+#include "affinity.bpf.h"
 #include "groups.bpf.h"
 #include "vtime.bpf.h"
 #include "queues.bpf.h"
@@ -144,7 +145,7 @@ static bool resumes_here(struct task_struct *p, const struct task_ctx *tctx, u64
 	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
 
 	return !(enq_flags & (SCX_ENQ_WAKEUP | SCX_ENQ_REENQ)) && cctx && cctx->preempting &&
-	       !cctx->has_pinned && !tctx->stuck && !scx_bpf_dsq_nr_queued(llc_of(cpu));
+	       !cctx->has_pinned && !tctx->stuck && !llc_waits(cctx, llc_of(cpu));
 }
 
 /*
@@ -192,7 +193,7 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 
-	queue = queue_of(p);
+	queue = queue_of(p, tctx);
 	/* select_cpu() has looked already for a task that wakes. */
 	selected = __COMPAT_is_enq_cpu_selected(enq_flags);
 	cpu = selected ? -1 : pick_idle_core(p);
@@ -331,6 +332,8 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	/* Whoever was first may not run here, or is gone. */
 	if (others && first.queue != llc && scx_bpf_dsq_move_to_local(llc, 0))
+		return;
+	if (others && take_by_mask(llc, cctx->masks))
 		return;
 	if (cctx->has_pinned && scx_bpf_dsq_move_to_local(HF_CPU_QUEUE + cpu, 0))
 		return;
@@ -493,11 +496,20 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	list_preempted(&vm->preempted, v, tctx->class);
 }
 
+void BPF_STRUCT_OPS(holdfast_set_cpumask, struct task_struct *p, const struct cpumask *cpumask)
+{
+	struct task_ctx *tctx = task_ctx_of(p);
+
+	if (tctx)
+		tctx->mask_llc = 0;
+}
+
 void BPF_STRUCT_OPS(holdfast_enable, struct task_struct *p)
 {
 	struct task_ctx *tctx = task_ctx_of(p);
 
 	if (tctx) {
+		tctx->mask_llc = 0;
 		/*
 		 * Behind who is there: else those that fork and end would never let anybody else
 		 * run. By a turn of its own, not of a small part of a large group.
@@ -537,7 +549,7 @@ void BPF_STRUCT_OPS(holdfast_disable, struct task_struct *p)
 
 s32 BPF_STRUCT_OPS_SLEEPABLE(holdfast_init)
 {
-	u32 i;
+	u32 i, mask;
 	int err;
 
 	bpf_for (i, 0, HF_MAX_LLCS) {
@@ -546,6 +558,11 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(holdfast_init)
 		err = scx_bpf_create_dsq(i, llc_node[i]);
 		if (err)
 			return err;
+		bpf_for (mask, 0, HF_MASKS) {
+			err = scx_bpf_create_dsq(mask_queue(i, mask), llc_node[i]);
+			if (err)
+				return err;
+		}
 	}
 	bpf_for (i, 0, HF_MAX_CPUS) {
 		u32 key = i;
@@ -577,9 +594,10 @@ SCX_OPS_DEFINE(holdfast_ops, .select_cpu = (void *)holdfast_select_cpu,
 	       .dispatch = (void *)holdfast_dispatch, .cpu_release = (void *)holdfast_cpu_release,
 	       .yield = (void *)holdfast_yield, .running = (void *)holdfast_running,
 	       .tick = (void *)holdfast_tick, .stopping = (void *)holdfast_stopping,
-	       .enable = (void *)holdfast_enable, .disable = (void *)holdfast_disable,
-	       .init_task = (void *)holdfast_init_task, .runnable = (void *)holdfast_runnable,
-	       .quiescent = (void *)holdfast_quiescent, .cgroup_init = (void *)holdfast_cgroup_init,
+	       .set_cpumask = (void *)holdfast_set_cpumask, .enable = (void *)holdfast_enable,
+	       .disable = (void *)holdfast_disable, .init_task = (void *)holdfast_init_task,
+	       .runnable = (void *)holdfast_runnable, .quiescent = (void *)holdfast_quiescent,
+	       .cgroup_init = (void *)holdfast_cgroup_init,
 	       .cgroup_exit = (void *)holdfast_cgroup_exit,
 	       .cgroup_move = (void *)holdfast_cgroup_move,
 	       .cgroup_set_weight = (void *)holdfast_cgroup_set_weight,

@@ -1,25 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* Queues: one for each LLC and one for each CPU's pinned tasks, and which of them a CPU serves next. */
+/* Which queue a CPU serves next: its LLC's, one of those by mask, its own. */
 #ifndef __SCX_HOLDFAST_QUEUES_BPF_H
 #define __SCX_HOLDFAST_QUEUES_BPF_H
 
-/*
- * Tasks that may run on one CPU only have a queue each CPU, which other CPUs need not search. It is ordered by
- * the clock of that CPU, and an LLC's queue, in which tasks of many CPUs are compared, by the host's time.
- */
-#define HF_CPU_QUEUE (1ULL << 16)
-
 /* How far into a queue one looks for who may run on a CPU: the kernel, which does that next, goes through all of it. */
 #define FIRST_SCAN_TASKS 1024
-
-/* The queue for @p. Others need not step over those that may run on one CPU only, or for now. */
-static u64 queue_of(const struct task_struct *p)
-{
-	s32 cpu = scx_bpf_task_cpu(p);
-
-	return p->nr_cpus_allowed == 1 || is_migration_disabled(p) ? HF_CPU_QUEUE + cpu
-								   : llc_of(cpu);
-}
 
 static bool may_run_on(struct task_struct *p, s32 cpu)
 {
@@ -111,6 +96,29 @@ out:
 }
 
 /*
+ * The first of those in @masks of LLC @llc's queues that may run on @cpu, if it comes before @first, which is there if
+ * @found. Is there one?
+ */
+__noinline bool first_by_mask(u32 llc, s32 cpu, u32 masks, bool found,
+			      struct first *first __arg_nonnull)
+{
+	u32 i;
+
+	bpf_for (i, 0, HF_MASKS) {
+		struct first other = { .queue = mask_queue(llc, i) };
+
+		if (!(masks >> i))
+			break;
+		if (!(masks >> i & 1) || !first_for(other.queue, cpu, &other.key, &other.weight))
+			continue;
+		if (!found || hf_vtime_before(other.key, first->key))
+			*first = other;
+		found = true;
+	}
+	return found;
+}
+
+/*
  * Has another LLC fallen far behind somebody here, who is at @vtime and weighs @weight? By turns of the heavier of the
  * two: those of a light one may be more than the others there can be behind. One is looked at, a different one each
  * time: @first is who is first there.
@@ -118,12 +126,19 @@ out:
 static bool far_behind(s32 cpu, u64 vtime, u32 weight, struct first *first)
 {
 	struct first other = {};
+	u32 llc, *masks;
+	bool found;
 	u64 lag;
 
 	if (nr_llcs <= 1)
 		return false;
-	other.queue = bpf_get_prandom_u32() % nr_llcs;
-	if (other.queue == llc_of(cpu) || !first_for(other.queue, cpu, &other.key, &other.weight))
+	llc = bpf_get_prandom_u32() % nr_llcs;
+	if (llc == llc_of(cpu))
+		return false;
+	masks = MEMBER_VPTR(llc_masks, [llc]);
+	other.queue = llc;
+	found = first_for(llc, cpu, &other.key, &other.weight);
+	if (!first_by_mask(llc, cpu, masks ? *masks : 0, found, &other))
 		return false;
 	lag = hf_scale_by_weight(params.slice_ns * LLC_LAG_SLICES,
 				 weight < other.weight ? other.weight : weight);
@@ -146,6 +161,7 @@ static bool next_queue(s32 cpu, struct cpu_ctx *cctx, u32 llc, const struct task
 	struct first own = { .queue = HF_CPU_QUEUE + cpu };
 
 	first->queue = llc;
+	found = first_by_mask(llc, cpu, cctx->masks, found, first);
 	if (cctx->has_pinned) {
 		if (first_in(own.queue, &own.key, &own.weight)) {
 			own.key += cctx->vtime_offset;
@@ -222,6 +238,19 @@ __noinline bool serve_late(u64 queue, s32 cpu, u64 now, bool from_end)
 	return done;
 }
 
+__noinline bool serve_late_by_mask(u32 llc, s32 cpu, u32 masks, u64 now, bool from_end)
+{
+	u32 i;
+
+	bpf_for (i, 0, HF_MASKS) {
+		if (!(masks >> i))
+			break;
+		if (masks >> i & 1 && serve_late(mask_queue(llc, i), cpu, now, from_end))
+			return true;
+	}
+	return false;
+}
+
 /*
  * Now and then: does the next turn belong to somebody who has waited for too long? They are at the
  * end of a queue, or, among many that are lighter still, near its beginning; each time is
@@ -236,7 +265,8 @@ static bool next_is_late(s32 cpu, struct cpu_ctx *cctx, u32 llc, u64 now)
 		return false;
 	from_end = cctx->late_from_end = !cctx->late_from_end;
 	found = cctx->has_pinned && from_end && serve_late(own, cpu, now, from_end);
-	found = found || serve_late(llc, cpu, now, from_end);
+	found = found || serve_late(llc, cpu, now, from_end) ||
+		serve_late_by_mask(llc, cpu, cctx->masks, now, from_end);
 	found = found || (cctx->has_pinned && !from_end && serve_late(own, cpu, now, from_end));
 	/* Where there is one there may be many. */
 	cctx->late_check_at = now + (found ? LATE_TURNS * params.slice_ns : LATE_CHECK_NS);
@@ -245,11 +275,25 @@ static bool next_is_late(s32 cpu, struct cpu_ctx *cctx, u32 llc, u64 now)
 	return found;
 }
 
+/* Takes whoever may run here from one of LLC @llc's queues by mask. */
+static bool take_by_mask(u32 llc, u32 masks)
+{
+	u32 i;
+
+	bpf_for (i, 0, HF_MASKS) {
+		if (!(masks >> i))
+			break;
+		if (masks >> i & 1 && scx_bpf_dsq_move_to_local(mask_queue(llc, i), 0))
+			return true;
+	}
+	return false;
+}
+
 /* Nothing near: help another LLC rather than idle, one of the same NUMA node first. */
 __noinline bool help_others(u32 llc)
 {
 	const volatile s32 *node = MEMBER_VPTR(llc_node, [llc]), *other_node;
-	u32 i, pass, other;
+	u32 i, pass, other, *masks;
 
 	bpf_for (pass, 0, 2) {
 		bpf_for (i, 1, nr_llcs) {
@@ -257,7 +301,9 @@ __noinline bool help_others(u32 llc)
 			other_node = MEMBER_VPTR(llc_node, [other]);
 			if (!node || !other_node || (*node == *other_node) != !pass)
 				continue;
-			if (scx_bpf_dsq_move_to_local(other, 0))
+			masks = MEMBER_VPTR(llc_masks, [other]);
+			if (scx_bpf_dsq_move_to_local(other, 0) ||
+			    (masks && take_by_mask(other, *masks)))
 				return true;
 		}
 	}

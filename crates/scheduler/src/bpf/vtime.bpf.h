@@ -150,12 +150,6 @@ static u64 first_in_groups(const struct task_ctx *tctx, u64 key)
 /* Who switches often does not walk up its groups each time. */
 #define GROUP_CHARGES_PER_SLICE 8
 
-/* Does anybody wait for @cpu, in its LLC? */
-static bool others_wait(s32 cpu, const struct cpu_ctx *cctx)
-{
-	return cctx->has_pinned || scx_bpf_dsq_nr_queued(llc_of(cpu));
-}
-
 /*
  * Charges a running task for the time since it was last charged: what the kernel charges it
  * for, which includes the switch to it. Who switches often pays for that.
