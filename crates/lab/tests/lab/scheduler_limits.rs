@@ -100,11 +100,14 @@ fn stuck(counted: &Counted) -> u64 {
     sum(counted, &stopped.each_ref().map(String::as_str))
 }
 
-/// Two vCPUs contend for a lock and have CPUs enough, then too few.
+/// Two vCPUs compute and have CPUs enough; then they contend for a lock, and have too few.
 fn nobody_waits(machine: &Machine) {
+    let work = |name: &str| {
+        let argv = [&format!("/workloads/{name}"), "--threads", "2", "--counters", "/tmp/counters"];
+        machine.request_guest("calm", Request::spawn(name, argv)).unwrap();
+    };
     start_guest(machine, "calm", CPUS - 1);
-    let argv = ["/workloads/lock", "--threads", "2", "--counters", "/tmp/counters"];
-    machine.request_guest("calm", Request::spawn("lock", argv)).unwrap();
+    work("hog");
     until_known(machine, "nr_vms_readable");
     // Something of the host's may stop one of them now and then.
     let mut before = decided(machine, WINDOW_S / 8.0);
@@ -114,6 +117,7 @@ fn nobody_waits(machine: &Machine) {
         before = calm;
         nobody.then(|| before.clone())
     });
+    work("lock");
     for hog in HOGS {
         machine.request(Request::spawn(hog, [machine.workload_path("hog")])).unwrap();
     }

@@ -5,6 +5,8 @@
 
 /* How far into a queue one looks for who may run on a CPU: the kernel, which does that next, goes through all of it. */
 #define FIRST_SCAN_TASKS 1024
+/* The same in queues of another LLC, where many may not leave it. */
+#define FAR_SCAN_TASKS 16
 
 static bool may_run_on(struct task_struct *p, s32 cpu)
 {
@@ -62,9 +64,11 @@ static bool first_in(u64 queue, u64 *key, u32 *weight)
 
 /*
  * The same of those that may run on @cpu: one that may not must not end the turns there. If there
- * is none among many, the last of them, before whom none comes.
+ * is none among many, the last of them, before whom none comes. Or, if the queue is not @near but another
+ * LLC's, none: it is helped another time.
  */
-__noinline bool first_for(u64 queue, s32 cpu, u64 *key __arg_nonnull, u32 *weight __arg_nonnull)
+__noinline bool first_for(u64 queue, s32 cpu, u64 *key __arg_nonnull, u32 *weight __arg_nonnull,
+			  bool near)
 {
 	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
 	struct task_struct *head, *q;
@@ -85,6 +89,8 @@ __noinline bool first_for(u64 queue, s32 cpu, u64 *key __arg_nonnull, u32 *weigh
 	bpf_for_each (scx_dsq, q, queue, 0) {
 		/* Counted in memory: the verifier would go through each value of a variable. */
 		found = may_run_on(q, cpu) || ++cctx->nr_seen >= FIRST_SCAN_TASKS;
+		if (!found && !near && cctx->nr_seen >= FAR_SCAN_TASKS)
+			break;
 		if (found) {
 			take_first(q, key, weight);
 			break;
@@ -102,6 +108,7 @@ out:
 __noinline bool first_by_mask(u32 llc, s32 cpu, u32 masks, bool found,
 			      struct first *first __arg_nonnull)
 {
+	bool near = llc == llc_of(cpu);
 	u32 i;
 
 	bpf_for (i, 0, HF_MASKS) {
@@ -109,7 +116,8 @@ __noinline bool first_by_mask(u32 llc, s32 cpu, u32 masks, bool found,
 
 		if (!(masks >> i))
 			break;
-		if (!(masks >> i & 1) || !first_for(other.queue, cpu, &other.key, &other.weight))
+		if (!(masks >> i & 1) ||
+		    !first_for(other.queue, cpu, &other.key, &other.weight, near))
 			continue;
 		if (!found || hf_vtime_before(other.key, first->key))
 			*first = other;
@@ -137,7 +145,7 @@ static bool far_behind(s32 cpu, u64 vtime, u32 weight, struct first *first)
 		return false;
 	masks = MEMBER_VPTR(llc_masks, [llc]);
 	other.queue = llc;
-	found = first_for(llc, cpu, &other.key, &other.weight);
+	found = first_for(llc, cpu, &other.key, &other.weight, false);
 	if (!first_by_mask(llc, cpu, masks ? *masks : 0, found, &other))
 		return false;
 	lag = hf_scale_by_weight(params.slice_ns * LLC_LAG_SLICES,
@@ -156,7 +164,7 @@ static bool far_behind(s32 cpu, u64 vtime, u32 weight, struct first *first)
 static bool next_queue(s32 cpu, struct cpu_ctx *cctx, u32 llc, const struct task_ctx *prev,
 		       struct first *first)
 {
-	bool found = first_for(llc, cpu, &first->key, &first->weight);
+	bool found = first_for(llc, cpu, &first->key, &first->weight, true);
 	u64 prev_vtime = prev ? prev->vtime + cctx->vtime_offset : 0, vtime;
 	struct first own = { .queue = HF_CPU_QUEUE + cpu };
 
