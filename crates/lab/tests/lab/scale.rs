@@ -83,17 +83,23 @@ fn ran(machine: &Machine, names: &[String]) -> (BTreeMap<i32, f64>, f64) {
     (loops.map(|task| (task.tid, task.run_ns as f64 / 1e6)).collect(), times.t_ns as f64 / 1e6)
 }
 
-fn few_and_many() {
-    let machine = Machine::boot(&counting_spec(), &Progress::stderr()).unwrap();
+/// Starts what `few` does, measures, and does so again beside what `more` starts. The `nr` loops that they name share two CPUs.
+fn compare(
+    spec: &MachineSpec,
+    nr: usize,
+    few: impl Fn(&Machine) -> Vec<String>,
+    more: impl Fn(&Machine) -> Vec<String>,
+) {
+    let machine = Machine::boot(spec, &Progress::stderr()).unwrap();
     start_scheduler(&machine, &["--no-guest-knowledge"]);
     count_costs(|request| machine.request(request).unwrap());
     let symbols = bpf_symbols(&machine);
 
-    let mut names = start(&machine, FEW, None);
+    let mut names = few(&machine);
     pass(&machine, 0.5);
-    println!("{FEW} loops");
+    println!("few loops");
     let few = measure(&machine, &symbols);
-    names.extend(start(&machine, MANY - FEW, None));
+    names.extend(more(&machine));
     // Each has had its first turn.
     pass(&machine, 2.0);
     println!("{MANY} loops");
@@ -105,61 +111,43 @@ fn few_and_many() {
     end_scheduler(&machine);
     machine.shut_down().unwrap();
 
-    do_not_grow(&few, &many);
-    assert_eq!(after.len(), MANY);
-    shared_equally(&before, &after, end - begin);
-}
-
-fn do_not_grow(few: &BTreeMap<&str, f64>, many: &BTreeMap<&str, f64>) {
     for name in DECISIONS {
         let growth = many[name] / few[name];
         println!("{name}: {growth:.2} times as long");
         assert!(growth < GROWTH, "{name}: {:.0} ns, then {:.0} ns", few[name], many[name]);
     }
-}
-
-/// The loops of these times shared two CPUs.
-fn shared_equally(before: &BTreeMap<i32, f64>, after: &BTreeMap<i32, f64>, passed: f64) {
+    assert_eq!(after.len(), nr);
     let mut had: Vec<_> = after.iter().map(|(tid, after)| after - before[tid]).collect();
     had.sort_by(f64::total_cmp);
-    let (equal, nr) = (had.iter().sum::<f64>() / had.len() as f64, had.len() as f64);
-    let (least, most) = (had[0], had[had.len() - 1]);
+    let (equal, passed) = (had.iter().sum::<f64>() / nr as f64, end - begin);
+    let (least, most) = (had[0], had[nr - 1]);
     println!(
         "in {passed:.0} ms each loop had {least:.1} to {most:.1} ms, on average {equal:.1} ms"
     );
-    assert!(equal * nr > 0.95 * CPUS * passed, "{equal} of {passed} ms");
+    assert!(equal * nr as f64 > 0.95 * CPUS * passed, "{equal} of {passed} ms");
     assert!(equal - least < TOLERANCE_MS && most - equal < TOLERANCE_MS, "{had:.1?}");
+}
+
+fn few_and_many() {
+    let few = |machine: &Machine| start(machine, FEW, None);
+    let more = |machine: &Machine| start(machine, MANY - FEW, None);
+    compare(&counting_spec(), MANY, few, more);
 }
 
 /// Two CPUs with few loops and two with many, which may run there only. The host's four have one cache in common, so
 /// that all of them would be in one queue if that did not go by where they may run: dispatching took 19 times as long then.
 fn few_beside_many() {
     let spec = MachineSpec { cpus: 4, guest_kernels: Vec::new(), ..counting_spec() };
-    let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
-    start_scheduler(&machine, &["--no-guest-knowledge"]);
-    count_costs(|request| machine.request(request).unwrap());
-    let symbols = bpf_symbols(&machine);
-
     let (here, there) = (Some([2, 3]), Some([0, 1]));
-    let names = start(&machine, FEW, here);
-    start(&machine, FEW, there);
-    pass(&machine, 0.5);
-    println!("{FEW} loops beside {FEW}");
-    let few = measure(&machine, &symbols);
-    start(&machine, MANY - FEW, there);
-    pass(&machine, 2.0);
-    println!("{FEW} loops beside {MANY}");
-    let many = measure(&machine, &symbols);
-    let (before, begin) = ran(&machine, &names);
-    pass(&machine, SHARES_S);
-    let (after, end) = ran(&machine, &names);
-    assert!(is_in_state(&machine, "enabled"));
-    end_scheduler(&machine);
-    machine.shut_down().unwrap();
-
-    do_not_grow(&few, &many);
-    assert_eq!(after.len(), FEW);
-    shared_equally(&before, &after, end - begin);
+    let few = |machine: &Machine| {
+        start(machine, FEW, there);
+        start(machine, FEW, here)
+    };
+    let more = |machine: &Machine| {
+        start(machine, MANY - FEW, there);
+        Vec::new()
+    };
+    compare(&spec, FEW, few, more);
 }
 
 #[test]
