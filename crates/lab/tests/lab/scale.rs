@@ -9,7 +9,7 @@ use holdfast_lab::machine::{Machine, MachineSpec};
 use holdfast_lab::progress::Progress;
 
 use crate::emulated::{
-    SCHEDULER, bpf_symbols, costs, count_costs, counting_spec, end_scheduler, is_in_state,
+    SCHEDULER, assert_schedules, bpf_symbols, costs, count_costs, counting_spec, end_scheduler,
     on_an_emulated_host, pass, start_scheduler,
 };
 
@@ -107,7 +107,7 @@ fn compare(
     let (before, begin) = ran(&machine, &names);
     pass(&machine, SHARES_S);
     let (after, end) = ran(&machine, &names);
-    assert!(is_in_state(&machine, "enabled"));
+    assert_schedules(&machine);
     end_scheduler(&machine);
     machine.shut_down().unwrap();
 

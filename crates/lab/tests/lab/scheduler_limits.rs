@@ -10,8 +10,8 @@ use holdfast_lab::progress::Progress;
 use holdfast_lab::scheduler::Counted;
 
 use crate::emulated::{
-    SCHEDULER, counted, counting_spec, end, end_scheduler, eventually, is_in_state, load_kvm,
-    on_an_emulated_host, pass, pin, read, shell, start_scheduler, wait,
+    assert_schedules, counted, counting_spec, end, end_scheduler, eventually, is_in_state,
+    load_kvm, on_an_emulated_host, pass, pin, read, shell, start_scheduler, wait,
 };
 
 const BTF: &str = "/sys/kernel/btf";
@@ -65,7 +65,7 @@ fn beside_another(machine: &Machine) {
     let name = read(machine, LOADED);
     assert!(name.starts_with("holdfast"), "{name}");
     refuses(machine, &[name.trim(), "takes one scheduler at a time", "To do: end it first"]);
-    assert!(is_in_state(machine, "enabled"));
+    assert_schedules(machine);
     assert_eq!(read(machine, LOADED), name);
 }
 
@@ -124,5 +124,5 @@ fn a_dark_guest(machine: &Machine) {
         end(machine, hog, libc::SIGKILL);
     }
     machine.stop_guest("dark").unwrap();
-    assert!(is_in_state(machine, "enabled"), "{SCHEDULER}");
+    assert_schedules(machine);
 }

@@ -122,6 +122,19 @@ pub(crate) fn start_scheduler(machine: &Machine, args: &[&str]) {
     }
 }
 
+/// Fails if it was ended, and says why.
+#[track_caller]
+pub(crate) fn assert_schedules(machine: &Machine) {
+    if !is_in_state(machine, "enabled") {
+        let ended = wait(machine, SCHEDULER, Duration::from_secs(120));
+        panic!(
+            "ended {:.0} s after boot: {ended:?}\n{}",
+            uptime(machine),
+            shell(machine, "dmesg | tail -n 30")
+        );
+    }
+}
+
 /// Ends it as its user would.
 pub(crate) fn end_scheduler(machine: &Machine) {
     let ended = end(machine, SCHEDULER, libc::SIGINT);
