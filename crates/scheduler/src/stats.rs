@@ -154,7 +154,7 @@ pub(crate) struct Metrics {
     #[stat(desc = "Yields without a target")]
     pub nr_yield: u64,
     #[stat(
-        desc = "Turns of tasks that weigh so little beside others that they had waited for 20 s"
+        desc = "Turns of tasks that weigh so little beside others that they had waited for 5 s"
     )]
     pub nr_late: u64,
     #[stat(desc = "Decisions about all vCPUs")]

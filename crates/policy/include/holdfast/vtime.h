@@ -221,11 +221,11 @@ HF_FN u64 hf_place_in_group(u64 vtime, u64 served, u32 weight, u32 group_weight,
 }
 
 /*
- * Weights may be so far apart that the next turn of the light one comes only after the kernel's
- * watchdog has ended the scheduler, which it does after 30 s. Who has waited for so long has a
- * turn, whatever it weighs.
+ * Weights may be so far apart that the next turn of the light one comes after minutes. The kernel's watchdog ends the
+ * scheduler after 30 s; and whoever is preempted in a read-side critical section of RCU holds up a grace period, for which
+ * the kernel ends it after 21 s (CONFIG_RCU_CPU_STALL_TIMEOUT). Who has waited for so long has a turn, whatever it weighs.
  */
-#define HF_LATE_NS (20ULL * 1000 * 1000 * 1000)
+#define HF_LATE_NS (5ULL * 1000 * 1000 * 1000)
 
 HF_FN bool hf_is_late(u64 waited_ns)
 {

@@ -122,13 +122,16 @@ pub(crate) fn start_scheduler(machine: &Machine, args: &[&str]) {
     }
 }
 
+/// What a test begins with that fails because the kernel has ended the scheduler.
+const ENDED: &str = "the scheduler was ended";
+
 /// Fails if it was ended, and says why.
 #[track_caller]
 pub(crate) fn assert_schedules(machine: &Machine) {
     if !is_in_state(machine, "enabled") {
         let ended = wait(machine, SCHEDULER, Duration::from_secs(120));
         panic!(
-            "ended {:.0} s after boot: {ended:?}\n{}",
+            "{ENDED}, {:.0} s after boot: {ended:?}\n{}",
             uptime(machine),
             shell(machine, "dmesg | tail -n 30")
         );
@@ -371,12 +374,13 @@ fn within<T>(limit: Duration, mut done: impl FnMut() -> Option<T>) -> Option<T> 
 }
 
 /// Other work of this machine preempts the CPUs of the emulated host, where its clock is the machine's: a test that
-/// fails is begun once more. What is wrong is wrong both times.
+/// fails is begun once more. What is wrong is wrong both times. But a scheduler has to bear a busy machine.
 pub(crate) fn on_an_emulated_host(test: fn()) {
     if let Err(panic) = std::panic::catch_unwind(test) {
         let said = panic.downcast_ref::<String>().cloned().unwrap_or_default();
         // Past the harness, which keeps to itself what a test that passes in the end has said.
         let _ = writeln!(std::io::stderr(), "once more: {said}");
+        assert!(!said.starts_with(ENDED), "no second attempt");
         test();
     }
 }
