@@ -158,7 +158,7 @@ proptest! {
     }
 
     #[test]
-    fn no_weight_makes_the_watchdog_bite(
+    fn no_weight_makes_the_kernel_end_the_scheduler(
         heavy in prop::collection::vec(WEIGHT_NICE0..100 * WEIGHT_NICE0, 1..4),
         light in prop::collection::vec((class(), WEIGHT_NICE0 / 800..WEIGHT_NICE0 / 5), 1..40),
         nr_cpus in 1usize..4,
@@ -170,7 +170,8 @@ proptest! {
         tasks.iter_mut().for_each(|task| task.overrun_ns = PARAMS.slice_ns);
         simulate(&mut tasks, nr_cpus, 80 * SECOND, 0, 0);
         let longest_ns = tasks.iter().map(|task| task.longest_wait_ns).max().unwrap();
-        prop_assert!(longest_ns < 30_000_000_000, "{longest_ns} ns");
+        // Three such waits in a row are less than a grace period of RCU may take.
+        prop_assert!(longest_ns < 7 * SECOND, "{longest_ns} ns");
         // What each has for having waited is a turn now and then, with what is granted beyond it.
         let turn_ns = (2 * PARAMS.slice_ns + PARAMS.grace_max_ns) as f64;
         let turns_ns = turn_ns * tasks.len() as f64 / 20e9;
