@@ -126,18 +126,26 @@ fn count(
     if !scheduler::is_understood(contender) {
         return Vec::new();
     }
-    let mut values: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    let mut values: BTreeMap<(Option<String>, String), Vec<f64>> = BTreeMap::new();
     let of = |s: &&Sample| {
         s.experiment == experiment.name && s.case == case && s.contender == contender.name
     };
-    for (counter, value) in samples.iter().filter(of).flat_map(Sample::scheduler_counters) {
-        values.entry(counter).or_default().push(value);
+    for sample in samples.iter().filter(of) {
+        for (counter, value) in sample.scheduler_counters() {
+            values.entry((None, counter)).or_default().push(value);
+        }
+        for vm in &sample.beside {
+            for (counter, value) in sample.scheduler_counters_beside(vm) {
+                values.entry((Some(vm.clone()), counter)).or_default().push(value);
+            }
+        }
     }
-    let counter = |(counter, values): (String, Vec<f64>)| {
+    let counter = |((beside, counter), values): ((Option<String>, String), Vec<f64>)| {
         Some(SchedulerCounter {
             experiment: experiment.name.clone(),
             case: case.into(),
             contender: contender.name.clone(),
+            beside,
             counter,
             windows: values.len() as u32,
             per_vm_cpu_second: stats::mean(&values)?,

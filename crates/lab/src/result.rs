@@ -173,11 +173,14 @@ pub struct SchedulerCounter {
     pub case: String,
     /// Name of the contender.
     pub contender: String,
+    /// Process of the VM beside that it is of; absent if it is of the host and of the VM that is measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub beside: Option<String>,
     /// What it calls the counter.
     pub counter: String,
     /// Windows that count and in which it said something.
     pub windows: u32,
-    /// Mean over them, per second of VM CPU time.
+    /// Mean over them, per second of CPU time of the VM that is measured, or of the one beside.
     pub per_vm_cpu_second: f64,
 }
 

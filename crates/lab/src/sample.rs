@@ -277,11 +277,23 @@ impl Sample {
     /// second of VM CPU time.
     pub fn scheduler_counters(&self) -> BTreeMap<String, f64> {
         let Some([old, new]) = self.counted() else { return BTreeMap::new() };
-        let Some(cpus) = self.value(Metric::VmCpuPercent).map(|p| p / 100.0).filter(|c| *c > 0.0)
-        else {
+        let rates = new.per_second(old, self.pid_of(&self.vm));
+        self.per_cpu_second_of(&self.vm, rates)
+    }
+
+    /// The same of the VM named `vm` alone, which ran beside it, each per second of that one's CPU time. Empty
+    /// if it is none.
+    pub fn scheduler_counters_beside(&self, vm: &str) -> BTreeMap<String, f64> {
+        let Some([old, new]) = self.counted() else { return BTreeMap::new() };
+        self.per_cpu_second_of(vm, new.per_second_of(old, self.pid_of(vm)))
+    }
+
+    fn per_cpu_second_of(&self, vm: &str, rates: BTreeMap<String, f64>) -> BTreeMap<String, f64> {
+        let (true, Some(before), Some(after)) = (self.is_valid(), &self.before, &self.after) else {
             return BTreeMap::new();
         };
-        let rates = new.per_second(old, self.vm_pid()).into_iter();
+        let cpus = cpus_of(vm, &before.cpu, &after.cpu);
+        let rates = rates.into_iter().filter(|_| cpus > 0.0);
         rates.map(|(name, rate)| (name, rate / cpus)).collect()
     }
 
@@ -290,7 +302,7 @@ impl Sample {
     /// scheduler does not say.
     pub fn grace_need_us_log2(&self) -> Vec<u64> {
         match self.counted() {
-            Some([_, new]) if self.is_valid() => new.grace_need_us_log2(self.vm_pid()),
+            Some([_, new]) if self.is_valid() => new.grace_need_us_log2(self.pid_of(&self.vm)),
             _ => Vec::new(),
         }
     }
@@ -301,10 +313,10 @@ impl Sample {
         Some([before.scheduler.as_ref()?, after.scheduler.as_ref()?])
     }
 
-    /// Process of the VM that is measured; 0 if it is not known.
-    fn vm_pid(&self) -> i32 {
+    /// Process of a VM; 0 if it is not known.
+    fn pid_of(&self, vm: &str) -> i32 {
         let mut tasks = self.after.iter().flat_map(|after| &after.cpu.tasks);
-        tasks.find(|t| t.name == self.vm).map_or(0, |t| t.pid)
+        tasks.find(|t| t.name == vm).map_or(0, |t| t.pid)
     }
 
     /// Value of `metric`, if the window counts and it was measured.
@@ -324,6 +336,19 @@ enum Owner {
     Vm,
     Beside,
     Hogs,
+}
+
+/// CPUs that the threads of the process `name` used on average.
+fn cpus_of(name: &str, before: &CpuTimes, after: &CpuTimes) -> f64 {
+    let ran = |times: &CpuTimes| -> u64 {
+        times.tasks.iter().filter(|task| task.name == name).map(|task| task.run_ns).sum()
+    };
+    let passed_ns = after.t_ns.saturating_sub(before.t_ns);
+    if passed_ns == 0 {
+        0.0
+    } else {
+        ran(after).saturating_sub(ran(before)) as f64 / passed_ns as f64
+    }
 }
 
 /// How many are in a histogram. In floating point: the sum of what somebody else wrote may be too large.

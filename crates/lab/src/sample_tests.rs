@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
 use holdfast_agent::protocol::TaskTime;
+use serde_json::json;
 
 use super::*;
 
@@ -157,11 +158,12 @@ fn what_runs_beside_the_vm_has_a_share_of_its_own() {
 #[test]
 fn what_the_scheduler_counted_is_related_to_the_vms_time() {
     let mut sample = window(
-        snapshot(1000, 0, &[], vec![task("vm", 1, 0, 0)]),
-        snapshot(2000, 10, &[], vec![task("vm", 1, 500, 0)]),
+        snapshot(1000, 0, &[], vec![task("vm", 1, 0, 0), task("other", 2, 100, 0)]),
+        snapshot(2000, 10, &[], vec![task("vm", 1, 500, 0), task("other", 2, 350, 0)]),
     );
     let counted = |t_ms: u64, steps: u64| {
-        let line = format!(r#"{{"errno":0,"args":{{"resp":{{"nr_extended":{steps}}}}}}}"#);
+        let resp = json!({"nr_extended": steps, "vms": {"2": {"nr_capped": steps / 10}}});
+        let line = json!({"errno": 0, "args": {"resp": resp}}).to_string();
         Counted::parse(&line, t_ms * 1_000_000)
     };
     sample.before.as_mut().unwrap().scheduler = counted(1050, 5);
@@ -169,6 +171,10 @@ fn what_the_scheduler_counted_is_related_to_the_vms_time() {
     sample.work_out(2);
     // 50 a second while the VM had half a CPU.
     assert_eq!(sample.scheduler_counters(), BTreeMap::from([("nr_extended".into(), 100.0)]));
+    // 5 a second while that one had a quarter.
+    let beside = sample.scheduler_counters_beside("other");
+    assert_eq!(beside, BTreeMap::from([("nr_capped".into(), 20.0)]));
+    assert!(sample.scheduler_counters_beside("none").is_empty());
     sample.after.as_mut().unwrap().scheduler = None;
     assert!(sample.scheduler_counters().is_empty());
 }

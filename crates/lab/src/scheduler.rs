@@ -40,11 +40,23 @@ impl Counted {
     /// Counts per second since `before`, of the host and of the VM whose process is `vm`, under the
     /// scheduler's own names. Gauges, which count nothing, are left out.
     pub fn per_second(&self, before: &Counted, vm: i32) -> BTreeMap<String, f64> {
+        self.rates(before, self.counters.iter().chain(self.of_vm(vm).into_iter().flatten()))
+    }
+
+    /// The same of the VM alone; empty if it is none, or the scheduler does not say.
+    pub fn per_second_of(&self, before: &Counted, vm: i32) -> BTreeMap<String, f64> {
+        self.rates(before, self.of_vm(vm).into_iter().flatten())
+    }
+
+    fn rates<'a>(
+        &self,
+        before: &Counted,
+        counts: impl Iterator<Item = (&'a String, &'a Value)>,
+    ) -> BTreeMap<String, f64> {
         let seconds = self.t_ns.saturating_sub(before.t_ns) as f64 / 1e9;
         if seconds <= 0.0 {
             return BTreeMap::new();
         }
-        let counts = self.counters.iter().chain(self.of_vm(vm).into_iter().flatten());
         let counts = counts.filter(|(name, _)| !is_gauge(name));
         counts.filter_map(|(name, v)| Some((name.clone(), v.as_f64()? / seconds))).collect()
     }
@@ -156,6 +168,9 @@ mod tests {
         let after = at(3_000_000_000, line);
         let expected = [("nr_extended".to_string(), 25.0), ("nr_kept".into(), 15.0)];
         assert_eq!(after.per_second(&before, 77), BTreeMap::from(expected));
+        let expected = BTreeMap::from([("nr_extended".to_string(), 20.0)]);
+        assert_eq!(after.per_second_of(&before, 78), expected);
+        assert!(after.per_second_of(&before, 79).is_empty(), "there is no such VM");
         assert_eq!(after.grace_need_us_log2(77), [1, 2]);
         assert!(after.grace_need_us_log2(78).is_empty(), "it says nothing of it");
         assert!(before.per_second(&before, 77).is_empty());

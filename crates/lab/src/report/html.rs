@@ -245,7 +245,7 @@ fn write_deeds(out: &mut String, all: &[Deeds]) -> fmt::Result {
     writeln!(out, "<details><summary>What the scheduler did, per VM-CPU-second</summary>")?;
     write!(out, "<div class=\"wide\"><table>\n<tr><th>counter</th>")?;
     for deeds in all {
-        write!(out, "<th>{}</th>", escape(deeds.contender))?;
+        write!(out, "<th>{}</th>", escape(&deeds.title()))?;
     }
     writeln!(out, "</tr>")?;
     for (title, counters) in SHOWN {

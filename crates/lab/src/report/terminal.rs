@@ -78,7 +78,7 @@ fn write_experiment(out: &mut String, result: &RunResult, experiment: &Experimen
             write_row(out, &row)?;
         }
         for deeds in view::deeds(result, experiment, case) {
-            let head = format!("  {}, per VM-CPU-s: ", shorten(deeds.contender, 24));
+            let head = format!("  {}, per VM-CPU-s: ", shorten(&deeds.title(), 40));
             write_wrapped(out, &head, &tell(&deeds))?;
         }
     }

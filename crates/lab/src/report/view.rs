@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What both kinds of report show: one row for each contender of each case.
 
+use std::collections::BTreeSet;
+
 use crate::experiment::{Case, Experiment};
 use crate::metric::{Class, Metric};
 use crate::result::{Comparison, EMULATED, RunResult};
@@ -62,11 +64,19 @@ pub fn rows<'a>(result: &'a RunResult, experiment: &'a Experiment, case: &Case) 
 pub struct Deeds<'a> {
     /// Its name.
     pub contender: &'a str,
+    /// The VM beside to which it did that; none if it is the host and the VM that is measured.
+    pub beside: Option<&'a str>,
     /// Groups, and in each what is counted and how often per second of VM CPU time.
     pub groups: Vec<(&'static str, Vec<(&'static str, f64)>)>,
 }
 
 impl Deeds<'_> {
+    /// Who did it, and to whom if that is not the VM that is measured.
+    pub fn title(&self) -> String {
+        let to = self.beside.map(|vm| format!(", to {vm} beside"));
+        format!("{}{}", self.contender, to.unwrap_or_default())
+    }
+
     /// How often it did one thing of a group, if it says.
     pub fn value(&self, group: &str, name: &str) -> Option<f64> {
         let (_, values) = self.groups.iter().find(|(title, _)| *title == group)?;
@@ -75,17 +85,15 @@ impl Deeds<'_> {
 }
 
 /// What the contenders of `case` did, as far as they say.
-pub fn deeds<'a>(result: &RunResult, experiment: &'a Experiment, case: &Case) -> Vec<Deeds<'a>> {
-    let of = |contender: &'a str| {
+pub fn deeds<'a>(result: &'a RunResult, experiment: &'a Experiment, case: &Case) -> Vec<Deeds<'a>> {
+    let counters = result.scheduler_counters.iter();
+    let counters = counters.filter(|c| c.experiment == experiment.name && c.case == case.name);
+    let of = |contender: &'a str, beside: Option<&'a str>| {
+        let counters =
+            counters.clone().filter(|c| c.contender == contender && c.beside.as_deref() == beside);
         let value = |counter: &str| {
             let unit = if counter.ends_with("_ns") { 1e6 } else { 1.0 };
-            let mut all = result.scheduler_counters.iter();
-            let found = all.find(|c| {
-                c.experiment == experiment.name
-                    && c.case == case.name
-                    && c.contender == contender
-                    && c.counter == counter
-            });
+            let found = counters.clone().find(|c| c.counter == counter);
             found.map(|c| c.per_vm_cpu_second / unit)
         };
         let group = |(title, counters): &Group| {
@@ -94,9 +102,11 @@ pub fn deeds<'a>(result: &RunResult, experiment: &'a Experiment, case: &Case) ->
         };
         let groups: Vec<_> =
             SHOWN.iter().map(group).filter(|(_, values)| !values.is_empty()).collect();
-        (!groups.is_empty()).then_some(Deeds { contender, groups })
+        (!groups.is_empty()).then_some(Deeds { contender, beside, groups })
     };
-    experiment.contenders.iter().filter_map(|c| of(&c.name)).collect()
+    let vms: BTreeSet<Option<&str>> = counters.clone().map(|c| c.beside.as_deref()).collect();
+    let contenders = experiment.contenders.iter();
+    contenders.flat_map(|c| vms.iter().filter_map(|vm| of(&c.name, *vm))).collect()
 }
 
 /// Within how many us reports tell how many graces were over; between two buckets nobody knows.

@@ -228,8 +228,8 @@ fn light_tasks_live_beside_heavy_ones() {
         nice_hog(&machine, name, -20, None);
     }
     let late = || counted(&machine).counters["nr_late"].as_u64().unwrap();
-    let before = late();
     let begun_s = uptime(&machine);
+    let before = late();
     std::thread::sleep(PASSES);
     assert_schedules(&machine);
     let late = late() - before;
