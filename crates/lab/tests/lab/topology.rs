@@ -10,8 +10,8 @@ use holdfast_lab::progress::Progress;
 use serde_json::Value;
 
 use crate::emulated::{
-    assert_schedules, counting_spec, end, end_scheduler, eventually, hog, load_kvm,
-    on_an_emulated_host, pass, read, run, shell, start_scheduler, wait,
+    counting_spec, end, end_scheduler, eventually, hog, load_kvm, on_an_emulated_host, pass, read,
+    run, shell, start_scheduler, wait,
 };
 
 const TOPOLOGY: Topology = Topology { sockets: 2, cores: 1, threads: 2 };
@@ -119,7 +119,6 @@ fn two_sockets() {
     pass(&machine, 1.0);
     let released = shares(&machine, &HOGS);
     println!("wherever they like: {released:.1?} % of a CPU");
-    assert_schedules(&machine);
     end_scheduler(&machine);
     for name in HOGS {
         end(&machine, name, libc::SIGKILL);
@@ -190,7 +189,6 @@ fn two_loops() {
     println!("two loops that may run on one core only: {told:?}");
     let free: Vec<_> = (0..STARTS).flat_map(|_| placed(&machine, two, None)).collect();
     println!("two loops: {free:?}");
-    assert_schedules(&machine);
     end_scheduler(&machine);
     machine.shut_down().unwrap();
 
@@ -220,7 +218,6 @@ fn four_loops() {
     pass(&machine, SETTLE_S);
     let shares = shares(&machine, four);
     println!("four loops: {shares:.1?} % of a CPU");
-    assert_schedules(&machine);
     end_scheduler(&machine);
     machine.shut_down().unwrap();
     // The agent, which looks at them, has some of it.

@@ -138,8 +138,9 @@ pub(crate) fn assert_schedules(machine: &Machine) {
     }
 }
 
-/// Ends it as its user would.
+/// Ends it as its user would. It must not have been ended before.
 pub(crate) fn end_scheduler(machine: &Machine) {
+    assert_schedules(machine);
     let ended = end(machine, SCHEDULER, libc::SIGINT);
     assert!(ended.status.success(), "{ended:?}");
     wait_for_state(machine, "disabled");
