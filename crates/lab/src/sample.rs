@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use holdfast_agent::protocol::{Counters, CpuTimes, PerfCounts};
+use holdfast_agent::protocol::{Counters, CpuTimes, PerfCounts, TaskTime};
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::Experiment;
@@ -192,15 +192,11 @@ impl Sample {
         pcpus: u32,
         found: &mut BTreeMap<Metric, f64>,
     ) -> f64 {
-        let old: BTreeMap<_, _> = before.cpu.tasks.iter().map(|t| ((t.pid, t.tid), t)).collect();
         let mut parties: Vec<(Owner, Option<&String>, Party)> = Vec::new();
         let (mut vm, mut beside, mut hogs) = (0.0, 0.0, 0.0);
-        for task in &after.cpu.tasks {
-            // A thread that was not there before started within the window.
-            let (run, wait) =
-                old.get(&(task.pid, task.tid)).map_or((0, 0), |t| (t.run_ns, t.wait_ns));
-            let run = task.run_ns.saturating_sub(run) as f64 / host_ns as f64;
-            let wait = task.wait_ns.saturating_sub(wait) as f64 / host_ns as f64;
+        for (task, run_ns, wait_ns) in threads_between(&before.cpu, &after.cpu) {
+            let run = run_ns as f64 / host_ns as f64;
+            let wait = wait_ns as f64 / host_ns as f64;
             let demand = share::demand(run, wait);
             let (owner, sum) = if task.name == self.vm {
                 (Owner::Vm, &mut vm)
@@ -338,17 +334,25 @@ enum Owner {
     Hogs,
 }
 
+/// The threads that are there at the end, and for how many ns each ran and waited. One that was not there before started
+/// in between.
+fn threads_between<'a>(
+    before: &'a CpuTimes,
+    after: &'a CpuTimes,
+) -> impl Iterator<Item = (&'a TaskTime, u64, u64)> {
+    let old: BTreeMap<_, _> = before.tasks.iter().map(|t| ((t.pid, t.tid), t)).collect();
+    after.tasks.iter().map(move |task| {
+        let (run, wait) = old.get(&(task.pid, task.tid)).map_or((0, 0), |t| (t.run_ns, t.wait_ns));
+        (task, task.run_ns.saturating_sub(run), task.wait_ns.saturating_sub(wait))
+    })
+}
+
 /// CPUs that the threads of the process `name` used on average.
 fn cpus_of(name: &str, before: &CpuTimes, after: &CpuTimes) -> f64 {
-    let ran = |times: &CpuTimes| -> u64 {
-        times.tasks.iter().filter(|task| task.name == name).map(|task| task.run_ns).sum()
-    };
+    let threads = threads_between(before, after).filter(|(task, ..)| task.name == name);
+    let ran_ns: u64 = threads.map(|(_, run_ns, _)| run_ns).sum();
     let passed_ns = after.t_ns.saturating_sub(before.t_ns);
-    if passed_ns == 0 {
-        0.0
-    } else {
-        ran(after).saturating_sub(ran(before)) as f64 / passed_ns as f64
-    }
+    if passed_ns == 0 { 0.0 } else { ran_ns as f64 / passed_ns as f64 }
 }
 
 /// How many are in a histogram. In floating point: the sum of what somebody else wrote may be too large.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
-use holdfast_agent::protocol::TaskTime;
 use serde_json::json;
 
 use super::*;

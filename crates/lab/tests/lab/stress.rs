@@ -13,7 +13,7 @@ use holdfast_lab::machine::{GuestSpec, Machine, MachineSpec};
 use holdfast_lab::progress::Progress;
 
 use crate::emulated::{
-    SCHEDULER, counted, end, end_scheduler, eventually_within, hog, is_in_state, load_kvm,
+    ENDED, SCHEDULER, counted, end, end_scheduler, eventually_within, hog, is_in_state, load_kvm,
     on_an_emulated_host, shell, spec, start_scheduler, uptime,
 };
 
@@ -72,7 +72,7 @@ fn assert_scheduled(machine: &Machine, after: &str) {
         else {
             panic!("not a status")
         };
-        assert!(status.is_none(), "scx_holdfast ended after {after}: {status:?}");
+        assert!(status.is_none(), "{ENDED} after {after}: {status:?}");
         is_in_state(machine, "enabled").then_some(())
     });
 }

@@ -172,7 +172,8 @@ proptest! {
         let longest_ns = tasks.iter().map(|task| task.longest_wait_ns).max().unwrap();
         // Three such waits in a row are less than a grace period of RCU may take.
         prop_assert!(longest_ns < 7 * SECOND, "{longest_ns} ns");
-        // What each has for having waited is a turn now and then, with what is granted beyond it.
+        // What each has for having waited is a turn now and then, with what is granted beyond it: no more
+        // of a share than if it had one in 20 s.
         let turn_ns = (2 * PARAMS.slice_ns + PARAMS.grace_max_ns) as f64;
         let turns_ns = turn_ns * tasks.len() as f64 / 20e9;
         for (task, fair) in tasks.iter().zip(fair_shares(&tasks, nr_cpus)) {

@@ -123,7 +123,7 @@ pub(crate) fn start_scheduler(machine: &Machine, args: &[&str]) {
 }
 
 /// What a test begins with that fails because the kernel has ended the scheduler.
-const ENDED: &str = "the scheduler was ended";
+pub(crate) const ENDED: &str = "the scheduler was ended";
 
 /// Fails if it was ended, and says why.
 #[track_caller]
