@@ -207,3 +207,21 @@ fn snapshot(t_s: f64, within: f64, ops_per_cpu_s: f64, contender: usize) -> Snap
         }),
     }
 }
+
+/// The same beside a VM named `other`.
+pub(crate) fn with_a_vm_beside() -> RunResult {
+    let mut result = result();
+    for sample in &mut result.samples {
+        sample.beside = vec!["other".into()];
+        for (end, run_ns) in [(&mut sample.before, 0), (&mut sample.after, 1_000_000_000)] {
+            let Some(end) = end else { continue };
+            let vm =
+                TaskTime { name: "other".into(), pid: 200, run_ns, ..end.cpu.tasks[0].clone() };
+            end.cpu.tasks.push(vm);
+            if let Some(scheduler) = &mut end.scheduler {
+                scheduler.counters["vms"]["200"] = json!({"nr_over_budget": 50});
+            }
+        }
+    }
+    analysis::again(result)
+}

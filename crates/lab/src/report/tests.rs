@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use holdfast_agent::protocol::TaskTime;
 use serde_json::json;
 
 use super::{html, markdown, source_plots, terminal};
@@ -283,20 +282,7 @@ fn what_one_scheduler_counts_and_another_does_not_is_a_dash() {
 
 #[test]
 fn what_was_done_to_a_vm_beside_is_shown() {
-    let mut result = testdata::result();
-    for sample in &mut result.samples {
-        sample.beside = vec!["other".into()];
-        for (end, run_ns) in [(&mut sample.before, 0), (&mut sample.after, 1_000_000_000)] {
-            let Some(end) = end else { continue };
-            let vm =
-                TaskTime { name: "other".into(), pid: 200, run_ns, ..end.cpu.tasks[0].clone() };
-            end.cpu.tasks.push(vm);
-            if let Some(scheduler) = &mut end.scheduler {
-                scheduler.counters["vms"]["200"] = json!({"nr_over_budget": 50});
-            }
-        }
-    }
-    let result = analysis::again(result);
+    let result = testdata::with_a_vm_beside();
     assert!(html::render(&result).contains("<th>holdfast, to other beside</th>"));
     let terminal = terminal::render(&result);
     assert!(terminal.contains("holdfast, to other beside, per VM-CPU-s: grace: "), "{terminal}");
