@@ -17,4 +17,5 @@ mod stress;
 mod top;
 mod topology;
 mod trust;
+mod waiters;
 mod yields;

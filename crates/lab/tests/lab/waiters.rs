@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Looks at running vCPUs in the lab's host: where vCPUs of a VM wait for one that is preempted they are what finds it,
+//! and where nobody contends none is armed.
+
+use holdfast_agent::protocol::Request;
+use holdfast_lab::machine::{GuestSpec, Machine};
+use holdfast_lab::progress::Progress;
+
+use crate::emulated::{
+    counted, counting_spec, end_scheduler, eventually, of_vcpus, on_an_emulated_host, pass,
+    start_scheduler,
+};
+
+/// Host time over which looks are counted.
+const WINDOW_S: f64 = 2.0;
+
+/// What the scheduler decided of a guest while all its vCPUs run a workload.
+#[derive(Debug)]
+struct Decisions {
+    looks: u64,
+    /// Of these: found whom the vCPU waits for.
+    found: u64,
+    /// Preempted outside of critical sections and queues.
+    free: u64,
+}
+
+fn count(machine: &Machine, guest: &str, workload: &str) -> Decisions {
+    let program = format!("/workloads/{workload}");
+    let argv = [&program, "--threads", "4", "--counters", "/tmp/counters"];
+    machine.request_guest(guest, Request::spawn(workload, argv)).unwrap();
+    // From then on all are known and busy. Each answer is what was counted since the one before.
+    eventually("preempted vCPUs", || {
+        (of_vcpus(&counted(machine), "nr_preempted_free") > 10).then_some(())
+    });
+    pass(machine, WINDOW_S);
+    let counted = counted(machine);
+    let of = |counter: &str| of_vcpus(&counted, counter);
+    let found = of("nr_look_to_holder") + of("nr_look_to_called");
+    let decisions =
+        Decisions { looks: of("nr_looked") + found, found, free: of("nr_preempted_free") };
+    machine.request_guest(guest, Request::Kill { name: workload.into(), signal: 9 }).unwrap();
+    println!("{workload}: {decisions:?}");
+    decisions
+}
+
+fn looks() {
+    let machine = Machine::boot(&counting_spec(), &Progress::stderr()).unwrap();
+    // Its waiters never halt, and do not exit.
+    let cmdline = "nopvspin".to_owned();
+    machine.start_guest(&GuestSpec { cmdline, ..GuestSpec::new("vm0") }).unwrap();
+    for hog in ["hog0", "hog1"] {
+        machine.request(Request::spawn(hog, [machine.workload_path("hog")])).unwrap();
+    }
+    start_scheduler(&machine, &[]);
+    let loops = count(&machine, "vm0", "hog");
+    let locks = count(&machine, "vm0", "lock");
+    end_scheduler(&machine);
+    machine.shut_down().unwrap();
+    // A loop is preempted hundreds of times, now and then in a tick's interrupt, which may be waited for.
+    assert!(loops.free > 50 && loops.looks * 20 <= loops.free, "{loops:?}");
+    // Not many: the better the scheduler does the fewer are stuck.
+    assert!(locks.found >= 5, "{locks:?}");
+}
+
+#[test]
+fn vcpus_are_looked_at_where_they_contend_only() {
+    on_an_emulated_host(looks);
+}
