@@ -147,8 +147,14 @@ static u64 first_in_groups(const struct task_ctx *tctx, u64 key)
 	return hf_vtime_before(tctx->vtime, bound) ? tctx->vtime : bound;
 }
 
-/* Who switches often does not walk up its groups each time. */
+/* Who switches often does not walk up its groups each time; who ends does, or groups of short tasks would not pay. */
 #define GROUP_CHARGES_PER_SLICE 8
+
+static bool owes_groups(const struct task_struct *p, const struct task_ctx *tctx)
+{
+	return tctx->ungrouped_ns >= params.slice_ns / GROUP_CHARGES_PER_SLICE ||
+	       p->flags & PF_EXITING;
+}
 
 /*
  * Charges a running task for the time since it was last charged: what the kernel charges it
@@ -166,7 +172,7 @@ static void charge(const struct task_struct *p, struct task_ctx *tctx, struct cp
 	cctx->curr_charged_at = now;
 
 	tctx->ungrouped_ns += ran_ns;
-	if (tctx->ungrouped_ns < params.slice_ns / GROUP_CHARGES_PER_SLICE)
+	if (!owes_groups(p, tctx))
 		return;
 	/* As with the member itself: what nobody else could have had is not held against it elsewhere. */
 	if (tctx->group && tctx->own_weight && cctx->wanted && others_wait(tctx->cpu, cctx))
