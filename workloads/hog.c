@@ -6,7 +6,8 @@
  * README.md). It never enters the kernel of its own will, holds no lock, and
  * its working set is a register. With --filters it does nothing else: a system
  * call a round, each through long seccomp filters, which run with migration
- * disabled. Any user may have them.
+ * disabled. Any user may have them. With --lives-us its threads are short: each
+ * ends once it has run for so long, and leaves a new one in its place.
  *
  * Not faithful to: a neighbour that competes for caches, memory or I/O.
  *
@@ -16,10 +17,12 @@
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common.h"
@@ -32,7 +35,10 @@
 
 static const char *priority_text = "0";
 static const char *filters_text = "0";
+static const char *lives_text = "0";
 static unsigned int nr_filters;
+static uint64_t lives_ns;
+static pthread_attr_t detached;
 
 static void add_filter(void)
 {
@@ -64,6 +70,32 @@ static void prepare(void)
 	nr_filters = number("filters", filters_text, 0, FILTERS_MAX);
 	for (i = 0; i < nr_filters; i++)
 		add_filter();
+	lives_ns = number("lives-us", lives_text, 0, 1000000) * 1000u;
+	pthread_attr_init(&detached);
+	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+}
+
+static uint64_t ran_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void *live(void *slot)
+{
+	uint64_t start_ns = now_ns();
+	pthread_t next;
+	int err;
+
+	while (ran_ns() < lives_ns)
+		;
+	counters_op(slot, now_ns() - start_ns);
+	err = pthread_create(&next, &detached, live, slot);
+	if (err)
+		die(err, "cannot start a thread");
+	return NULL;
 }
 
 static void work(unsigned int worker, struct counters_slot *slot)
@@ -72,6 +104,11 @@ static void work(unsigned int worker, struct counters_slot *slot)
 	uint64_t start_ns, end_ns;
 
 	(void)worker;
+	if (lives_ns) {
+		live(slot);
+		for (;;)
+			pause();
+	}
 	for (start_ns = now_ns();; start_ns = end_ns) {
 		for (i = 0; i < rounds; i++)
 			/* An empty loop would be optimised away. */
@@ -90,11 +127,15 @@ int main(int argc, char **argv)
 		  &priority_text },
 		{ "filters", "N", "long seccomp filters of a system call for each round, 0: none",
 		  &filters_text },
+		{ "lives-us", "N",
+		  "us that a thread runs until a new one takes its place, 0: endless",
+		  &lives_text },
 		{ 0 },
 	};
 	static const struct workload workload = {
 		.about = "Threads in an endless loop.",
-		.op = "2^20 rounds of the loop, or with --filters a system call",
+		.op = "2^20 rounds of the loop, with --filters a system call, with --lives-us a "
+		      "thread",
 		.options = options,
 		.threads = 1,
 		.prepare = prepare,

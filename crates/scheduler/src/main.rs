@@ -62,9 +62,10 @@ const _: () = assert!(MAX_LLCS == bpf_intf::HF_MAX_LLCS as usize);
 /// was loaded. `holdfast doctor` shows what is checked before.
 #[derive(Debug, Parser)]
 struct Opts {
-    /// Time a task may run while others wait, in us: 100 to 100000.
+    /// Time a task may run while others wait, in us: 100 to 20000. The kernel ends a scheduler under which a task waits
+    /// for 30 s, as it would with 20000 where 1500 tasks want each CPU.
     #[clap(short = 's', long, default_value_t = Params::DEFAULT.slice_ns / 1000)]
-    #[clap(value_parser = value_parser!(u64).range(100..=100_000))]
+    #[clap(value_parser = value_parser!(u64).range(100..=20_000))]
     slice_us: u64,
 
     /// Longest time a vCPU in a critical section is kept running past its turn, in us: 5 to 10000.
@@ -137,8 +138,9 @@ struct Opts {
     #[clap(long)]
     no_waiters: bool,
 
-    /// Exit debug dump buffer length. 0 indicates default.
+    /// How much the kernel may say of why it has ended the scheduler, in bytes: 0, which is its default, to 16777216.
     #[clap(long, default_value = "0")]
+    #[clap(value_parser = value_parser!(u32).range(0..=16 << 20))]
     exit_dump_len: u32,
 
     /// Report statistics every so many seconds.
@@ -180,6 +182,12 @@ impl Opts {
         if opts.grace_step_us > opts.grace_max_us {
             let (step, max) = (opts.grace_step_us, opts.grace_max_us);
             let why = format!("--grace-step-us ({step}) has to be at most --grace-max-us ({max})");
+            Self::command().error(ErrorKind::ValueValidation, why).exit();
+        }
+        if let Some(path) = &opts.libbpf.btf_custom_path
+            && let Err(err) = std::fs::File::open(path)
+        {
+            let why = format!("--btf-custom-path {path}: {err}");
             Self::command().error(ErrorKind::ValueValidation, why).exit();
         }
         opts

@@ -266,6 +266,20 @@ fn wakeups(machine: &Machine, path: &str) -> Option<Counters> {
     }
 }
 
+/// Groups were not charged for tasks that ended before they had run for an eighth of a turn: a group of such had 80 to
+/// 85 % of both CPUs. Two loops, `a` and `b`, are another one.
+fn short_tasks_win_their_group_nothing(machine: &Machine) {
+    shell(
+        machine,
+        "cd /sys/fs/cgroup; echo +cpu > cgroup.subtree_control; mkdir short loops; \
+         for task in $(pidof hog); do echo $task > loops/cgroup.procs; done",
+    );
+    let short = format!("{} --threads 64 --lives-us 100", machine.workload_path("hog"));
+    start_in_group(machine, "short", "short", None, &short);
+    assert_shares("beside those that end", &used(machine, &["a", "b"]), &[50.0; 2]);
+    kill(machine, &["short", "a", "b"]);
+}
+
 /// A task of little weight is far ahead in virtual time after each of its turns, and the host's virtual time
 /// went with it: who woke then waited until everybody else had come there, for 190 ms and more.
 fn light_tasks_delay_nobody() {
@@ -296,6 +310,9 @@ fn light_tasks_delay_nobody() {
     let used = used(&machine, &names);
     println!("light tasks used {used:.1?} % of a CPU");
     assert!((0.2..10.0).contains(&used.iter().sum()), "{used:?}");
+    kill(&machine, &names);
+    kill(&machine, &["c", "d", "wakeup"]);
+    short_tasks_win_their_group_nothing(&machine);
     end_scheduler(&machine);
     machine.shut_down().unwrap();
 }
