@@ -34,8 +34,8 @@ pub enum Purpose {
 
 type Function = fn(&Host) -> Check;
 
-/// What can forbid loading a scheduler at all, or make it dangerous.
-const SCHEDULER: [Function; 10] = [
+/// What can forbid loading a scheduler at all, make it dangerous, or take from somebody what was promised.
+const SCHEDULER: [Function; 11] = [
     privileges::capabilities,
     kernel::sched_ext,
     kernel::btf,
@@ -44,6 +44,7 @@ const SCHEDULER: [Function; 10] = [
     kernel::jit,
     kernel::psi_triggers,
     schedulers::another,
+    schedulers::bandwidth,
     core_scheduling::cookies,
     topology::limits,
 ];
@@ -53,8 +54,7 @@ const GUESTS: [Function; 5] =
     [kvm::module, kvm::tracing, privileges::pid_namespace, kernel::lockdown, kernel::timers];
 
 /// What an operator should know, and what takes longer to find out.
-const ADVICE: [Function; 4] =
-    [kvm::functions, schedulers::bandwidth, schedulers::realtime, kvm::pause_exits];
+const ADVICE: [Function; 3] = [kvm::functions, schedulers::realtime, kvm::pause_exits];
 
 /// The checks a scheduler has to pass before it is loaded.
 pub fn before_loading(host: &Host, purpose: Purpose) -> Report {

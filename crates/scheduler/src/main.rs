@@ -94,14 +94,16 @@ struct Opts {
     #[clap(value_parser = value_parser!(u32).range(0..=10_000))]
     resume_boost: u32,
 
-    /// How soon a running vCPU is looked at while siblings of it are preempted in critical sections, in
-    /// us, 20 to 100000; a look that finds it busy makes the next one twice as late.
+    /// How soon a running vCPU is looked at while siblings of it are preempted in critical sections or in a lock's queue,
+    /// in us, 20 to 100000; a look that finds it busy makes the next one twice as late. The first one after it has come to
+    /// run is sooner, at random, by up to 16 times.
     #[clap(long, default_value_t = Params::DEFAULT.look_ns / 1000)]
     #[clap(value_parser = value_parser!(u64).range(20..=100_000))]
     look_us: u64,
 
     /// How long a vCPU may spin, as pause-loop exits tell, before KVM's choice of sibling is followed where no preempted
-    /// lock holder is known, in us: 0 to 100000. Where waiters for paravirtual locks exit it is followed at once.
+    /// lock holder is known, in us: 0 to 100000. Where waiters for paravirtual locks exit it is followed at once. Who looks
+    /// like a lock holder for as long while another one is preempted is taken to spin for that one.
     #[clap(long, default_value_t = Params::DEFAULT.spin_ns / 1000)]
     #[clap(value_parser = value_parser!(u64).range(0..=100_000))]
     spin_us: u64,
