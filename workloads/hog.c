@@ -22,7 +22,6 @@
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "common.h"
@@ -75,21 +74,13 @@ static void prepare(void)
 	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
 }
 
-static uint64_t ran_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 static void *live(void *slot)
 {
 	uint64_t start_ns = now_ns();
 	pthread_t next;
 	int err;
 
-	while (ran_ns() < lives_ns)
+	while (cpu_ns() < lives_ns)
 		;
 	counters_op(slot, now_ns() - start_ns);
 	err = pthread_create(&next, &detached, live, slot);

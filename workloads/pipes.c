@@ -50,14 +50,6 @@ static void prepare(void)
 			die(errno, "cannot make a pipe");
 }
 
-static uint64_t cpu_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
-}
-
 static void pass_on(int from, int to)
 {
 	uint64_t end_ns;
