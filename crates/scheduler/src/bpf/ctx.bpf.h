@@ -63,7 +63,6 @@ struct task_ctx {
 	u32 own_weight;	 /* what it counts in @group */
 	/* What it was taken for when it was preempted, or when a sibling woke it. */
 	enum hf_class class;
-	bool is_new;	 /* has not run yet */
 	bool by_sibling; /* another vCPU of its VM has woken it */
 	bool held;	 /* it looked like a holder then, believed or not */
 	bool queued;	 /* in one of our queues */

@@ -181,7 +181,6 @@ void BPF_STRUCT_OPS(holdfast_running, struct task_struct *p)
 	if (tctx->listed)
 		resumed(p, tctx, now);
 	tctx->queued = false;
-	tctx->is_new = false;
 	tctx->by_sibling = false;
 	tctx->class = HF_UNKNOWN;
 	tctx->charged_ns = p->se.sum_exec_runtime;
@@ -315,7 +314,6 @@ void BPF_STRUCT_OPS(holdfast_enable, struct task_struct *p)
 		tctx->vtime = time_at(tctx->cpu) +
 			      hf_scale_by_weight(params.slice_ns, p->scx.weight * HF_WEIGHT_SCALE);
 		tctx->weight = weight_of(p, tctx);
-		tctx->is_new = true;
 		tctx->waits_since = 0;
 	}
 }

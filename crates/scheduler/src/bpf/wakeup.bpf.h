@@ -168,8 +168,8 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	if (woken && !selected)
 		note_waker(p, tctx);
 	reweigh(p, tctx);
-	/* Nor is one that is new owed anything: its group has had what it has run. */
-	place_among_others(tctx, scx_bpf_task_cpu(p), woken || tctx->is_new);
+	/* Who has not run yet is owed as little as who slept. */
+	place_among_others(tctx, scx_bpf_task_cpu(p), woken || !p->se.sum_exec_runtime);
 	class = resume_first_enabled ? tctx->class : HF_UNKNOWN;
 	/* Whose turn a real-time task cuts short goes on first, and has what is left of it. */
 	key = hf_queue_key(tctx->vtime, cut_short ? HF_HOLDER : class, woken, tctx->weight,
