@@ -267,13 +267,12 @@ fn wakeups(machine: &Machine, path: &str) -> Option<Counters> {
 }
 
 /// Groups were not charged for tasks that ended before they had run for an eighth of a turn: a group of such had 80 to
-/// 85 % of both CPUs. Two loops, `a` and `b`, are another one.
+/// 85 % of both CPUs. Two loops are another one.
 fn short_tasks_win_their_group_nothing(machine: &Machine) {
-    shell(
-        machine,
-        "cd /sys/fs/cgroup; echo +cpu > cgroup.subtree_control; mkdir short loops; \
-         for task in $(pidof hog); do echo $task > loops/cgroup.procs; done",
-    );
+    shell(machine, "cd /sys/fs/cgroup; echo +cpu > cgroup.subtree_control; mkdir short loops");
+    for name in ["a", "b"] {
+        hog(machine, name, "loops", None);
+    }
     let short = format!("{} --threads 64 --lives-us 100", machine.workload_path("hog"));
     start_in_group(machine, "short", "short", None, &short);
     let ran = |group: &str| -> f64 {
@@ -324,7 +323,7 @@ fn light_tasks_delay_nobody() {
     println!("light tasks used {used:.1?} % of a CPU");
     assert!((0.2..10.0).contains(&used.iter().sum()), "{used:?}");
     kill(&machine, &names);
-    kill(&machine, &["c", "d", "wakeup"]);
+    kill(&machine, &["a", "b", "c", "d", "wakeup"]);
     short_tasks_win_their_group_nothing(&machine);
     end_scheduler(&machine);
     machine.shut_down().unwrap();
