@@ -190,18 +190,22 @@ HF_FN enum hf_target hf_look_target(enum hf_class class, const struct hf_sibling
 	return told && target == HF_TO_HOLDER && s->next ? HF_TO_NOBODY : target;
 }
 
-/* Powers of two of hf_first_look(). */
+/* Halvings of look_ns that hf_first_look() spans. */
 #define HF_FIRST_LOOKS 5
 
 /*
  * How soon a vCPU that has just come to run is looked at. Where all vCPUs are queued for one lock,
  * it passes the lock on at once and queues again behind those who have no CPU, who pass
  * it on one by one for ever. Only who is looked at in the moment between can be stopped outside
- * of the queue, and when the moment is depends on the CPU and the lock: @random finds it.
+ * of the queue, and when the moment is depends on the CPU and the lock: @random finds it, anywhere
+ * between look_ns / 32 and look_ns, each halving of which is as likely as the next.
  */
 HF_FN u64 hf_first_look(u32 random, const struct hf_params *prm)
 {
-	return prm->look_ns >> (random % HF_FIRST_LOOKS);
+	u64 longest_ns = prm->look_ns >> (random % HF_FIRST_LOOKS);
+
+	/* The upper bits say where in its upper half. */
+	return longest_ns - (longest_ns * (random >> 17) >> 16);
 }
 
 /*
