@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Who else has a say in scheduling.
 
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
 use crate::kernel::STATE;
@@ -87,15 +89,29 @@ pub(crate) fn bandwidth(host: &Host) -> Check {
 pub(crate) fn realtime(host: &Host) -> Check {
     const NAME: &str = "realtime-vcpus";
     let mut vms = Vec::new();
+    let mut unseen = 0;
     for pid in host.numbers("/proc") {
         let realtime = host
             .numbers(format!("/proc/{pid}/task"))
             .into_iter()
             .filter(|tid| is_realtime(host, pid, *tid))
             .count();
-        if realtime > 0 && is_vmm(host, pid) {
-            vms.push(format!("{} (pid {pid}, {realtime} threads)", host.comm(pid)));
+        if realtime == 0 {
+            continue;
         }
+        match is_vmm(host, pid) {
+            Ok(true) => vms.push(format!("{} (pid {pid}, {realtime} threads)", host.comm(pid))),
+            Err(err) if err.kind() == ErrorKind::PermissionDenied && !is_kthread(host, pid) => {
+                unseen += 1;
+            }
+            _ => {}
+        }
+    }
+    if vms.is_empty() && unseen > 0 {
+        return Check::skip(
+            NAME,
+            format!("which of {unseen} processes in a real-time class are VMs only root can tell"),
+        );
     }
     if vms.is_empty() {
         return Check::ok(NAME, "no VM runs in a real-time class");
@@ -107,13 +123,16 @@ pub(crate) fn realtime(host: &Host) -> Check {
     )
 }
 
-/// Does a process have a VM open? Kernel threads and most others are told by one look at a thread.
-fn is_vmm(host: &Host, pid: u32) -> bool {
-    let fds = format!("/proc/{pid}/fd");
-    host.list(&fds).iter().any(|fd| {
-        std::fs::read_link(host.path(format!("{fds}/{fd}")))
-            .is_ok_and(|target| target.to_string_lossy().starts_with("anon_inode:kvm-"))
-    })
+/// Does a process have a VM open? Most are told by one look at a thread before.
+fn is_vmm(host: &Host, pid: u32) -> io::Result<bool> {
+    let fds = host.path(format!("/proc/{pid}/fd"));
+    let mut links = fs::read_dir(fds)?.flatten().map(|fd| fs::read_link(fd.path()));
+    Ok(links.any(|to| to.is_ok_and(|to| to.to_string_lossy().starts_with("anon_inode:kvm-"))))
+}
+
+/// A thread of the kernel has no command line, which everybody may read.
+fn is_kthread(host: &Host, pid: u32) -> bool {
+    host.read(format!("/proc/{pid}/cmdline")).is_none_or(|words| words.is_empty())
 }
 
 /// SCHED_FIFO, SCHED_RR or SCHED_DEADLINE: field 41 of `stat` (proc(5)).
