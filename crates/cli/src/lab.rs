@@ -265,7 +265,8 @@ fn show(finished: &Finished, json: bool) -> anyhow::Result<()> {
         print(&format!("{}\n{places}", terminal::render(&finished.result)))?;
     }
     if let Some(error) = &finished.ended_by {
-        complain(format_args!("the run ended early: {error}"));
+        let advice = "given again, without --afresh, the command goes on where it was";
+        complain(format_args!("the run ended early: {error}; {advice}"));
     }
     if let Some(error) = &finished.unwritten {
         complain(error);
