@@ -107,14 +107,24 @@ fn write_row(out: &mut String, row: &Row) -> fmt::Result {
     writeln!(out, "{}", line.trim_end())
 }
 
-/// `grace: 12 steps, 11 released; resumed: 3.1 first`.
+/// `grace: 12 steps, 11 released; resumed: 3.1 first; all else 0`.
 fn tell(deeds: &Deeds) -> String {
-    let group = |(title, values): &(&str, Vec<(&str, f64)>)| {
+    let nr_counters: usize = deeds.groups.iter().map(|(_, values)| values.len()).sum();
+    let mut nr_told = 0;
+    let mut told = Vec::new();
+    for (title, values) in &deeds.groups {
+        let counts = values.iter().filter(|(_, value)| *value != 0.0);
         let counts: Vec<String> =
-            values.iter().map(|(name, value)| format!("{} {name}", figure(*value))).collect();
-        format!("{title}: {}", counts.join(", "))
-    };
-    deeds.groups.iter().map(group).collect::<Vec<_>>().join("; ")
+            counts.map(|(name, value)| format!("{} {name}", figure(*value))).collect();
+        nr_told += counts.len();
+        if !counts.is_empty() {
+            told.push(format!("{title}: {}", counts.join(", ")));
+        }
+    }
+    if nr_told < nr_counters {
+        told.push("all else 0".into());
+    }
+    told.join("; ")
 }
 
 fn write_verdict(out: &mut String, v: &Verdict) -> fmt::Result {

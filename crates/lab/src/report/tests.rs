@@ -136,6 +136,7 @@ fn both_reports_tell_what_the_scheduler_did() {
         said.contains("225 steps, 6.00 ms") && said.contains("yields at pause exits: 9.00"),
         "{said}"
     );
+    assert!(said.contains("; all else 0") && !said.contains(" 0 "), "{said}");
     assert!(!text.contains("stock, per VM-CPU-s"), "{text}");
     let page = html::render(&result);
     assert!(page.contains("<td>grace: steps</td><td>-</td><td>225</td>"));
