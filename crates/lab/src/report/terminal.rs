@@ -109,19 +109,16 @@ fn write_row(out: &mut String, row: &Row) -> fmt::Result {
 
 /// `grace: 12 steps, 11 released; resumed: 3.1 first; all else 0`.
 fn tell(deeds: &Deeds) -> String {
-    let nr_counters: usize = deeds.groups.iter().map(|(_, values)| values.len()).sum();
-    let mut nr_told = 0;
     let mut told = Vec::new();
     for (title, values) in &deeds.groups {
         let counts = values.iter().filter(|(_, value)| *value != 0.0);
         let counts: Vec<String> =
             counts.map(|(name, value)| format!("{} {name}", figure(*value))).collect();
-        nr_told += counts.len();
         if !counts.is_empty() {
             told.push(format!("{title}: {}", counts.join(", ")));
         }
     }
-    if nr_told < nr_counters {
+    if deeds.groups.iter().flat_map(|(_, values)| values).any(|(_, value)| *value == 0.0) {
         told.push("all else 0".into());
     }
     told.join("; ")
