@@ -265,8 +265,12 @@ fn show(finished: &Finished, json: bool) -> anyhow::Result<()> {
         print(&format!("{}\n{places}", terminal::render(&finished.result)))?;
     }
     if let Some(error) = &finished.ended_by {
-        let advice = "given again, without --afresh, the command goes on where it was";
-        complain(format_args!("the run ended early: {error}; {advice}"));
+        // What is not on disk cannot be gone on with.
+        let advice = match &finished.unwritten {
+            Some(_) => "",
+            None => "; given again, without --afresh, the command goes on where it was",
+        };
+        complain(format_args!("the run ended early: {error}{advice}"));
     }
     if let Some(error) = &finished.unwritten {
         complain(error);

@@ -191,7 +191,7 @@ HF_FN enum hf_target hf_look_target(enum hf_class class, const struct hf_sibling
 }
 
 /* Halvings of look_ns that hf_first_look() spans. */
-#define HF_FIRST_LOOKS 5
+#define HF_FIRST_LOOK_HALVINGS 5
 
 /*
  * How soon a vCPU that has just come to run is looked at. Where all vCPUs are queued for one lock,
@@ -202,7 +202,7 @@ HF_FN enum hf_target hf_look_target(enum hf_class class, const struct hf_sibling
  */
 HF_FN u64 hf_first_look(u32 random, const struct hf_params *prm)
 {
-	u64 longest_ns = prm->look_ns >> (random % HF_FIRST_LOOKS);
+	u64 longest_ns = prm->look_ns >> (random % HF_FIRST_LOOK_HALVINGS);
 
 	/* The upper bits say where in its upper half. */
 	return longest_ns - (longest_ns * (random >> 17) >> 16);
