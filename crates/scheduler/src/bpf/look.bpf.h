@@ -100,8 +100,9 @@ static bool look(struct task_struct *p, struct hf_vcpu *v, struct cpu_ctx *cctx)
 	u32 tid;
 
 	if (!has_stuck(vm)) {
-		/* The next tick may find that one is. */
+		/* The next tick may find that one is. Nothing is known of the time until then. */
 		cctx->look_tid = 0;
+		cctx->held_since = 0;
 		return false;
 	}
 	class = hf_read_class(v);
