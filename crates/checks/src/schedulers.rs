@@ -91,26 +91,16 @@ pub(crate) fn realtime(host: &Host) -> Check {
     let mut vms = Vec::new();
     let mut unseen = 0;
     for pid in host.numbers("/proc") {
-        let realtime = host
-            .numbers(format!("/proc/{pid}/task"))
-            .into_iter()
-            .filter(|tid| is_realtime(host, pid, *tid))
-            .count();
-        if realtime == 0 {
-            continue;
-        }
-        match is_vmm(host, pid) {
-            Ok(true) => vms.push(format!("{} (pid {pid}, {realtime} threads)", host.comm(pid))),
-            Err(err) if err.kind() == ErrorKind::PermissionDenied && !is_kthread(host, pid) => {
-                unseen += 1;
-            }
-            _ => {}
+        match realtime_threads_of_vmm(host, pid) {
+            Ok(0) => {}
+            Ok(nr) => vms.push(format!("{} (pid {pid}, {nr} threads)", host.comm(pid))),
+            Err(err) => unseen += u32::from(err.kind() == ErrorKind::PermissionDenied),
         }
     }
     if vms.is_empty() && unseen > 0 {
         return Check::skip(
             NAME,
-            format!("which of {unseen} processes in a real-time class are VMs only root can tell"),
+            format!("only root can tell whether {unseen} processes are VMs in a real-time class"),
         );
     }
     if vms.is_empty() {
@@ -123,11 +113,24 @@ pub(crate) fn realtime(host: &Host) -> Check {
     )
 }
 
-/// Does a process have a VM open? Most are told by one look at a thread before.
-fn is_vmm(host: &Host, pid: u32) -> io::Result<bool> {
-    let fds = host.path(format!("/proc/{pid}/fd"));
-    let mut links = fs::read_dir(fds)?.flatten().map(|fd| fs::read_link(fd.path()));
-    Ok(links.any(|to| to.is_ok_and(|to| to.to_string_lossy().starts_with("anon_inode:kvm-"))))
+/// How many threads of a process are of a real-time class, if it has a VM open. That is asked last: most processes
+/// are told by their threads.
+fn realtime_threads_of_vmm(host: &Host, pid: u32) -> io::Result<usize> {
+    let proc = host.path(format!("/proc/{pid}"));
+    let tids = fs::read_dir(proc.join("task"))?.flatten().map(|task| task.file_name());
+    let tids = tids.filter_map(|tid| tid.to_string_lossy().parse().ok());
+    let nr = tids.filter(|tid| is_realtime(host, pid, *tid)).count();
+    if nr == 0 {
+        return Ok(0);
+    }
+    let fds = match fs::read_dir(proc.join("fd")) {
+        Err(_) if is_kthread(host, pid) => return Ok(0),
+        fds => fds?,
+    };
+    let mut links = fds.flatten().map(|fd| fs::read_link(fd.path()));
+    let is_vmm =
+        links.any(|to| to.is_ok_and(|to| to.to_string_lossy().starts_with("anon_inode:kvm-")));
+    Ok(if is_vmm { nr } else { 0 })
 }
 
 /// A thread of the kernel has no command line, which everybody may read.
