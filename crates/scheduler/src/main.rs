@@ -96,7 +96,7 @@ struct Opts {
 
     /// How soon a running vCPU is looked at while siblings of it are preempted in critical sections or in a lock's queue,
     /// in us, 20 to 100000; a look that finds it busy makes the next one twice as late. The first one after it has come to
-    /// run is sooner, at random, by up to 16 times.
+    /// run is sooner, at random, by up to 32 times.
     #[clap(long, default_value_t = Params::DEFAULT.look_ns / 1000)]
     #[clap(value_parser = value_parser!(u64).range(20..=100_000))]
     look_us: u64,

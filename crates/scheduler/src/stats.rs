@@ -131,7 +131,7 @@ counters! {
         nr_looked = LOOKED + Target::ToNobody as u32,
             "Looks at running vCPUs with preempted siblings that found them busy";
         nr_look_to_holder = LOOKED + Target::ToHolder as u32,
-            "Running waiters found and descheduled in favour of their holder";
+            "Running vCPUs that wait, spin or are outside of critical sections, descheduled in favour of a preempted holder";
         nr_look_to_called = LOOKED + Target::ToCalled as u32,
             "Running callers found and descheduled in favour of whom they called";
         nr_missed = MISSED, "CPUs given to one that another CPU took first or, by looks, that is too far ahead of who is next or may not run there";

