@@ -132,6 +132,21 @@ fn shares_follow_groups() {
     assert_shares("beside an idle group", &used(&machine, &names[..2]), &[99.0, 1.0]);
     shell(&machine, "echo 0 > /sys/fs/cgroup/three/cpu.idle");
     assert_shares("which is idle no more", &used(&machine, &names[..2]), &[50.0, 50.0]);
+    // Managers write it again of a group that is not idle.
+    shell(&machine, "cd /sys/fs/cgroup/three; echo 300 > cpu.weight; echo 0 > cpu.idle");
+    assert_shares("which is heavier now", &used(&machine, &names[..2]), &[25.0, 75.0]);
+    shell(&machine, "echo 100 > /sys/fs/cgroup/three/cpu.weight");
+    kill(&machine, &names[1..2]);
+
+    // Too deep for weights of their own: `b` is a member of the last group that has one, and that of the first.
+    let deep = ["deep"].iter().chain(&["d"; 19]).copied().collect::<Vec<_>>().join("/");
+    shell(
+        &machine,
+        "cd /sys/fs/cgroup; mkdir deep; cd deep; \
+         for i in $(seq 19); do echo +cpu > cgroup.subtree_control; mkdir d; cd d; echo 10000 > cpu.weight; done",
+    );
+    hog(&machine, "b", &deep, Some(vec![0]));
+    assert_shares("in a group of level 20", &used(&machine, &names[..2]), &[50.0, 50.0]);
     kill(&machine, &names[..2]);
 
     // Two pinned to one CPU, and two that may run anywhere.

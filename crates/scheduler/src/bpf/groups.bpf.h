@@ -17,11 +17,11 @@ struct group {
 	u64 active; /* how many those are; above ACTIVE_BITS what it counts in its parent's total */
 	u64 served; /* its virtual time, charged for what its members run */
 	u32 weight; /* cpu.weight, or that of an idle one */
+	u32 cpu_weight; /* what it weighs when it is not idle: the last that was told */
 };
 
-/* Of a group with cpu.idle, and of one that is not idle any more, as the kernel has it. */
-#define GROUP_WEIGHT_IDLE    1
-#define GROUP_WEIGHT_DEFAULT 100
+/* Of a group with cpu.idle. */
+#define GROUP_WEIGHT_IDLE 1
 
 /* Both change in one step: whoever comes first and whoever leaves last must not mix them up. */
 #define ACTIVE_BITS  32
@@ -38,10 +38,26 @@ struct {
 /* While there is none, no task is looked up. */
 static u32 nr_groups;
 
+/* Levels below have no weight of their own: who is there is a member of the last group that has. */
+static bool is_too_deep(const struct cgroup *cgrp)
+{
+	return cgrp->level > MAX_GROUP_DEPTH;
+}
+
 /* 0 for the root: its members compete with the groups in it. */
 static u64 group_of(struct cgroup *cgrp)
 {
-	return cgrp && cgrp->level ? cgrp->kn->id : 0;
+	struct cgroup *last;
+
+	if (!cgrp || !cgrp->level)
+		return 0;
+	if (!is_too_deep(cgrp))
+		return cgrp->kn->id;
+	if (bpf_probe_read_kernel(&last, sizeof(last),
+				  (void *)cgrp + bpf_core_field_offset(struct cgroup, ancestors) +
+					  MAX_GROUP_DEPTH * sizeof(last)))
+		return 0;
+	return BPF_CORE_READ(last, kn, id);
 }
 
 /*
@@ -196,11 +212,11 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(holdfast_cgroup_init, struct cgroup *cgrp,
 			     struct scx_cgroup_init_args *args)
 {
 	u64 id = group_of(cgrp);
-	struct group fresh = { .weight = args->weight };
+	struct group fresh = { .weight = args->weight, .cpu_weight = args->weight };
 	struct cgroup *parent;
 	int err;
 
-	if (!id)
+	if (!id || is_too_deep(cgrp))
 		return 0;
 	if (is_idle_group(cgrp))
 		fresh.weight = GROUP_WEIGHT_IDLE;
@@ -221,7 +237,7 @@ void BPF_STRUCT_OPS_SLEEPABLE(holdfast_cgroup_exit, struct cgroup *cgrp)
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
 	u32 counted;
 
-	if (!g)
+	if (!g || is_too_deep(cgrp))
 		return;
 	/* Before Linux 6.19 a task that ends has left its group, which may be gone before the task sleeps for good. */
 	counted = __sync_lock_test_and_set(&g->active, 0) >> ACTIVE_BITS;
@@ -241,15 +257,13 @@ void BPF_STRUCT_OPS(holdfast_cgroup_move, struct task_struct *p, struct cgroup *
 		tctx->group = group_of(to);
 }
 
-static void weigh_group(u64 id, u32 weight)
+static void weigh_group(struct group *g, u32 weight)
 {
-	struct group *g = bpf_map_lookup_elem(&groups, &id), *parent;
-	u64 old, new;
+	struct group *parent;
+	u64 id, old, new;
 	u32 counted = weight;
 	int i;
 
-	if (!g)
-		return;
 	WRITE_ONCE(g->weight, weight);
 	bpf_for (i, 0, ACTIVE_TRIES) {
 		old = READ_ONCE(g->active);
@@ -267,14 +281,33 @@ static void weigh_group(u64 id, u32 weight)
 		__sync_fetch_and_add(&parent->total, (u64)weight - counted);
 }
 
-void BPF_STRUCT_OPS(holdfast_cgroup_set_weight, struct cgroup *cgrp, u32 weight)
+static struct group *weighed_group_of(struct cgroup *cgrp)
 {
-	weigh_group(group_of(cgrp), weight);
+	u64 id = group_of(cgrp);
+
+	return is_too_deep(cgrp) ? NULL : bpf_map_lookup_elem(&groups, &id);
 }
 
+void BPF_STRUCT_OPS(holdfast_cgroup_set_weight, struct cgroup *cgrp, u32 weight)
+{
+	struct group *g = weighed_group_of(cgrp);
+
+	if (!g)
+		return;
+	g->cpu_weight = weight;
+	weigh_group(g, weight);
+}
+
+/*
+ * The kernel tells this of a group, too, that was not idle before, and does not tell a weight that it
+ * told last, though it weighs 100 after it was idle: whoever sets cpu.idle back sets cpu.weight next.
+ */
 void BPF_STRUCT_OPS(holdfast_cgroup_set_idle, struct cgroup *cgrp, bool idle)
 {
-	weigh_group(group_of(cgrp), idle ? GROUP_WEIGHT_IDLE : GROUP_WEIGHT_DEFAULT);
+	struct group *g = weighed_group_of(cgrp);
+
+	if (g)
+		weigh_group(g, idle ? GROUP_WEIGHT_IDLE : g->cpu_weight);
 }
 
 #endif /* __SCX_HOLDFAST_GROUPS_BPF_H */
