@@ -10,6 +10,7 @@ mod stats;
 mod stderr;
 mod waker;
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
 use std::io::Write;
 use std::mem::MaybeUninit;
@@ -26,24 +27,28 @@ use crossbeam::channel::{Receiver, Sender, bounded, select};
 use holdfast_bpf::Discovery;
 use holdfast_checks::{Host, MAX_CPUS, MAX_LLCS, Purpose};
 use holdfast_policy::Params;
-use libbpf_rs::{MapCore, MapFlags, OpenObject};
+use libbpf_rs::{MapCore, MapFlags, OpenObject, PrintLevel, set_print};
 use log::{debug, info, warn};
 use scx_stats::prelude::*;
 use scx_utils::libbpf_clap_opts::LibbpfOpts;
 use scx_utils::{
     NR_CPU_IDS, ScxExitKind, Topology, UEI_DUMP_PTR_MUTEX, UserExitInfo, build_id, compat,
-    scx_ops_attach, scx_ops_load, scx_ops_open, uei_exited, uei_read,
+    scx_ops_attach, scx_ops_load, scx_ops_open, uei_exited,
 };
 
 use crate::bpf_skel::{BpfSkel, BpfSkelBuilder};
 use crate::preflight::Refusal;
-use crate::stats::{Decisions, Metrics};
+use crate::stats::{Decisions, Metrics, Totals, VmNames};
 use crate::waker::Waker;
 
 const SCHEDULER_NAME: &str = "scx_holdfast";
 
 /// How long it may take to notice that the kernel has ended the scheduler: nothing tells of that.
 const EXIT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// For how long, and how often, the topology is tried to be read: it cannot be while a CPU goes offline.
+const TOPOLOGY_LIMIT: Duration = Duration::from_secs(2);
+const TOPOLOGY_RETRY: Duration = Duration::from_millis(100);
 
 /// Exit code if nothing was loaded, because this host cannot do it or it would be dangerous.
 const REFUSED: u8 = 77;
@@ -215,7 +220,8 @@ struct Scheduler<'a> {
     skel: BpfSkel<'a>,
     struct_ops: Option<libbpf_rs::Link>,
     discovery: Option<Discovery<'a>>,
-    stats_server: StatsServer<(), Metrics>,
+    vm_names: VmNames,
+    stats_server: StatsServer<(), Totals>,
 }
 
 impl<'a> Scheduler<'a> {
@@ -227,7 +233,6 @@ impl<'a> Scheduler<'a> {
         let params = opts.params();
         let purpose = if opts.no_guest_knowledge { Purpose::BaseOnly } else { Purpose::Guests };
         preflight::check(&Host::this(), purpose)?;
-        let topo = Topology::new().context("cannot read the topology of this host")?;
         info!("{SCHEDULER_NAME} {}", build_id::full_version(env!("CARGO_PKG_VERSION")));
 
         let discovery = if opts.no_guest_knowledge {
@@ -239,10 +244,11 @@ impl<'a> Scheduler<'a> {
             )?)
         };
 
-        let mut skel_builder = BpfSkelBuilder::default();
-        skel_builder.obj_builder.debug(opts.verbose);
+        let skel_builder = BpfSkelBuilder::default();
         let open_opts = opts.libbpf.clone().into_bpf_open_opts();
         let mut skel = scx_ops_open!(skel_builder, scheduler_object, holdfast_ops, open_opts)?;
+        // Only now: the kernel tells of CPUs that come or go after the object was opened.
+        let topo = read_topology()?;
 
         let bss = skel.maps.bss_data.as_mut().context("the BPF object has no variables")?;
         bss.params = bpf_skel::types::hf_params {
@@ -316,7 +322,7 @@ impl<'a> Scheduler<'a> {
         let struct_ops = Some(scx_ops_attach!(skel, holdfast_ops)?);
         let stats_server = StatsServer::new(stats::server_data()).launch()?;
 
-        Ok(Self { skel, struct_ops, discovery, stats_server })
+        Ok(Self { skel, struct_ops, discovery, vm_names: VmNames::default(), stats_server })
     }
 
     /// Sum over CPUs of one of the counters of `bpf/intf.h`.
@@ -334,13 +340,14 @@ impl<'a> Scheduler<'a> {
             .sum())
     }
 
-    fn metrics(&self) -> Result<Metrics> {
+    fn totals(&mut self) -> Result<Totals> {
         let counters: Vec<u64> = (0..bpf_intf::hf_stat_HF_NR_STATS)
             .map(|index| self.counter(index))
             .collect::<Result<_>>()?;
         let mut metrics = Metrics::read(|index| counters[index as usize]);
-        let Some(discovery) = &self.discovery else { return Ok(metrics) };
-        for (kvm, vm) in discovery.vms() {
+        let mut vms = BTreeMap::new();
+        let known = self.discovery.iter().flat_map(Discovery::vms);
+        for (kvm, vm) in known {
             match vm.is_readable() {
                 true => metrics.nr_vms_readable += 1,
                 false => metrics.nr_vms_unreadable += 1,
@@ -350,15 +357,11 @@ impl<'a> Scheduler<'a> {
             if let Some(bytes) = found.context("cannot read the counters of a VM")? {
                 let counts = vm_counts(&bytes);
                 let decisions = Decisions::read(|i| counts.get(i as usize).copied().unwrap_or(0));
-                let names = (1..).map(|nr| match nr {
-                    1 => vm.pid.to_string(),
-                    _ => format!("{}-{nr}", vm.pid),
-                });
-                let free = names.into_iter().find(|name| !metrics.vms.contains_key(name));
-                metrics.vms.extend(free.map(|name| (name, decisions)));
+                let (nr, name) = self.vm_names.of(*kvm, vm.pid);
+                vms.insert(nr, (name, decisions));
             }
         }
-        Ok(metrics)
+        Ok(Totals { metrics, vms })
     }
 
     /// Serves until `shutdown`, or until the kernel ends the scheduler.
@@ -375,7 +378,7 @@ impl<'a> Scheduler<'a> {
                 self.follow_vms()?;
                 for _ in 0..asked.swap(0, Ordering::Relaxed) {
                     // Whoever asked goes without; that is no reason to go on without a scheduler.
-                    let told = self.metrics().and_then(|metrics| Ok(answers.send(metrics)?));
+                    let told = self.totals().and_then(|totals| Ok(answers.send(totals)?));
                     told.unwrap_or_else(|error| warn!("cannot tell statistics: {error:#}"));
                 }
             }
@@ -389,7 +392,13 @@ impl<'a> Scheduler<'a> {
     /// Why it has ended, which is told; an error if nobody asked for it.
     fn ended(&self) -> Result<UserExitInfo> {
         let uei = self.skel.maps.data_data.as_ref().context("the BPF object has no data")?.uei;
-        let info = uei_read!(&self.skel, uei);
+        // As uei_read!() does, which panics on texts that are not UTF-8, as names of tasks need not be.
+        let has = |field| compat::struct_has_field("scx_exit_info", field).unwrap_or(false);
+        let code = if has("exit_code") { &raw const uei.exit_code } else { std::ptr::null() };
+        let cpu = if has("exit_cpu") { &raw const uei.exit_cpu } else { std::ptr::null() };
+        let no_text = c"".as_ptr();
+        let kind = &raw const uei.kind;
+        let info = UserExitInfo::new(kind, code, cpu, no_text, no_text, std::ptr::null());
         // As info.report() does, which waits for whoever reads, and panics if nobody does.
         let text = |chars: &[c_char]| {
             let bytes: Vec<u8> = chars.iter().map(|c| c.cast_unsigned()).collect();
@@ -431,6 +440,8 @@ impl<'a> Scheduler<'a> {
         if discovery.ended().is_empty() {
             return Ok(());
         }
+        let processes = discovery.vms().values().map(|vm| vm.pid).collect();
+        self.vm_names.forget(discovery.ended().iter().map(|(kvm, _)| *kvm), &processes);
         let vm_ctxs = &self.skel.maps.vm_ctxs;
         // What was counted of one whose place another has taken is not that one's. The threads of a VM run on for a
         // moment after it, and may have made a new entry for one that ended before.
@@ -470,6 +481,20 @@ fn count_requests(
     }
 }
 
+/// The CPUs of this host that are online.
+fn read_topology() -> Result<Topology> {
+    let until = Instant::now() + TOPOLOGY_LIMIT;
+    loop {
+        match Topology::new() {
+            Err(error) if Instant::now() < until => {
+                debug!("cannot read the topology of this host yet: {error:#}");
+                std::thread::sleep(TOPOLOGY_RETRY);
+            }
+            read => return read.context("cannot read the topology of this host"),
+        }
+    }
+}
+
 /// After each of these CPUs comes the next, and after the last the first.
 fn set_ring(ring: &mut [u32], cpus: impl Iterator<Item = usize> + Clone) {
     for (cpu, next) in cpus.clone().zip(cpus.clone().skip(1).chain(cpus)) {
@@ -499,7 +524,19 @@ fn init_logging(verbose: bool) -> Result<()> {
         .set_target_level(simplelog::LevelFilter::Off)
         .set_thread_level(simplelog::LevelFilter::Off);
     simplelog::WriteLogger::init(level, config.build(), stderr::Stderr)?;
+    // What fails is said in a sentence; libbpf's own lines are for who asks for them.
+    set_print(if verbose { Some((PrintLevel::Debug, log_libbpf)) } else { None });
     Ok(())
+}
+
+/// As all else is logged: libbpf itself, and libbpf-rs, would wait for whoever reads.
+fn log_libbpf(level: PrintLevel, message: String) {
+    let level = match level {
+        PrintLevel::Warn => log::Level::Warn,
+        PrintLevel::Info => log::Level::Info,
+        PrintLevel::Debug => log::Level::Debug,
+    };
+    log::log!(level, "{}", message.trim_end());
 }
 
 fn main() -> ExitCode {
@@ -561,7 +598,10 @@ fn run(opts: &Opts) -> Result<()> {
         let mut discovery_object = MaybeUninit::uninit();
         let mut scheduler = Scheduler::init(opts, &mut scheduler_object, &mut discovery_object)
             .map_err(preflight::explain)?;
-        ready::notify();
+        // The kernel may have taken one that it then could not enable, and whose end it has told of already.
+        if !uei_exited!(&scheduler.skel, uei) {
+            ready::notify();
+        }
         if !scheduler.run(&shutdown, &waker)?.should_restart() {
             break;
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Counters as users see them: `--stats`, `--monitor`, `--help-stats`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -160,7 +160,7 @@ pub(crate) struct Metrics {
     #[stat(desc = "Decisions about all vCPUs")]
     pub vcpus: Decisions,
     #[stat(
-        desc = "Decisions by VM, named by the process id of its VMM; those of one process by PID, PID-2 and so on"
+        desc = "Decisions by VM, named by the process id of its VMM; those of one process by PID, PID-2 and so on. A VM keeps its name while the scheduler is loaded"
     )]
     pub vms: BTreeMap<String, Decisions>,
 }
@@ -194,11 +194,8 @@ impl Metrics {
         Ok(())
     }
 
+    /// Of the host alone.
     fn delta(&self, before: &Self) -> Self {
-        let none = Decisions::default();
-        let vms = self.vms.iter().map(|(vm, decisions)| {
-            (vm.clone(), decisions.delta(before.vms.get(vm).unwrap_or(&none)))
-        });
         Self {
             nr_vms_readable: self.nr_vms_readable,
             nr_vms_unreadable: self.nr_vms_unreadable,
@@ -207,8 +204,62 @@ impl Metrics {
             nr_yield: self.nr_yield.saturating_sub(before.nr_yield),
             nr_late: self.nr_late.saturating_sub(before.nr_late),
             vcpus: self.vcpus.delta(&before.vcpus),
-            vms: vms.collect(),
+            vms: BTreeMap::new(),
         }
+    }
+}
+
+/// What was counted since the scheduler was loaded.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    /// Of the host, without VMs.
+    pub metrics: Metrics,
+    /// Of each VM, with its name, by its number among all that were named.
+    pub vms: BTreeMap<u64, (String, Decisions)>,
+}
+
+impl Totals {
+    /// A VM that was not there before starts from zero, whoever had its name.
+    fn delta(&self, before: &Self) -> Metrics {
+        let none = Decisions::default();
+        let vms = self.vms.iter().map(|(nr, (name, decisions))| {
+            let earlier = before.vms.get(nr).map_or(&none, |(_, earlier)| earlier);
+            (name.clone(), decisions.delta(earlier))
+        });
+        Metrics { vms: vms.collect(), ..self.metrics.delta(&before.metrics) }
+    }
+}
+
+/// What VMs are called. A name stays with its VM, and goes to no other one while the process has VMs.
+#[derive(Debug, Default)]
+pub(crate) struct VmNames {
+    /// The number and the name of each VM, by the address of its `struct kvm`.
+    names: BTreeMap<u64, (u64, String)>,
+    /// How many VMs were named.
+    nr_named: u64,
+    /// Those of each process that has any.
+    nr_named_of: BTreeMap<u32, u32>,
+}
+
+impl VmNames {
+    /// The number and the name of a VM of process `pid`.
+    pub(crate) fn of(&mut self, kvm: u64, pid: u32) -> (u64, String) {
+        let name = self.names.entry(kvm).or_insert_with(|| {
+            self.nr_named += 1;
+            let nr = self.nr_named_of.entry(pid).or_default();
+            *nr += 1;
+            let name = if *nr == 1 { pid.to_string() } else { format!("{pid}-{nr}") };
+            (self.nr_named, name)
+        });
+        name.clone()
+    }
+
+    /// Forgets VMs that have ended; `pids` are the processes of all others.
+    pub(crate) fn forget(&mut self, ended: impl Iterator<Item = u64>, pids: &BTreeSet<u32>) {
+        for kvm in ended {
+            self.names.remove(&kvm);
+        }
+        self.nr_named_of.retain(|pid, _| pids.contains(pid));
     }
 }
 
@@ -280,12 +331,12 @@ impl Decisions {
     }
 }
 
-pub(crate) fn server_data() -> StatsServerData<(), Metrics> {
-    let open: Box<dyn StatsOpener<(), Metrics>> = Box::new(move |(req_ch, res_ch)| {
+pub(crate) fn server_data() -> StatsServerData<(), Totals> {
+    let open: Box<dyn StatsOpener<(), Totals>> = Box::new(move |(req_ch, res_ch)| {
         req_ch.send(())?;
         let mut prev = res_ch.recv()?;
 
-        let read: Box<dyn StatsReader<(), Metrics>> = Box::new(move |_args, (req_ch, res_ch)| {
+        let read: Box<dyn StatsReader<(), Totals>> = Box::new(move |_args, (req_ch, res_ch)| {
             req_ch.send(())?;
             let cur = res_ch.recv()?;
             let delta = cur.delta(&prev);
@@ -309,4 +360,49 @@ pub(crate) fn monitor(interval: Duration, shutdown: Arc<AtomicBool>) -> Result<(
         || shutdown.load(Ordering::Relaxed),
         |metrics| metrics.format(&mut std::io::stdout()),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vm_keeps_its_name_and_leaves_it_to_no_other_while_its_process_has_vms() {
+        let (first, second, other) = (0x2000, 0x1000, 0x3000);
+        let mut names = VmNames::default();
+        let (nr_first, name) = names.of(first, 7);
+        assert_eq!(name, "7");
+        // The one with the lower address is new.
+        assert_eq!(names.of(second, 7).1, "7-2");
+        assert_eq!(names.of(first, 7), (nr_first, "7".into()));
+        assert_eq!(names.of(other, 8).1, "8");
+
+        // Another VM may come to lie where the first was.
+        names.forget([first].into_iter(), &BTreeSet::from([7, 8]));
+        assert_eq!(names.of(second, 7).1, "7-2");
+        assert_eq!(names.of(first, 7).1, "7-3");
+
+        names.forget([first, second].into_iter(), &BTreeSet::from([8]));
+        let (nr, name) = names.of(first, 7);
+        assert_eq!(name, "7");
+        assert_ne!(nr, nr_first, "it is another VM");
+        assert_eq!(names.of(other, 8).1, "8");
+    }
+
+    #[test]
+    fn what_was_counted_of_a_vm_that_had_the_name_is_not_taken_from_a_new_one() {
+        let totals = |vms: &[(u64, &str, u64)]| Totals {
+            vms: vms
+                .iter()
+                .map(|&(nr, name, nr_capped)| {
+                    (nr, (name.to_string(), Decisions { nr_capped, ..Decisions::default() }))
+                })
+                .collect(),
+            ..Totals::default()
+        };
+        let before = totals(&[(1, "7", 100), (2, "8", 10)]);
+        let delta = totals(&[(2, "8", 15), (3, "7", 120)]).delta(&before);
+        let capped = delta.vms.iter().map(|(name, of)| (name.as_str(), of.nr_capped));
+        assert_eq!(capped.collect::<Vec<_>>(), [("7", 120), ("8", 5)]);
+    }
 }
