@@ -28,23 +28,31 @@ struct {
 } fresh_vms SEC(".maps");
 
 /*
+ * How far apart two places of a guest's memory are at most, if it has less than that. Nothing else is within a
+ * terabyte of where its direct map begins (arch/x86/mm/kaslr.c).
+ */
+#define HF_GUEST_MEMORY_SPAN (512LL << 30)
+
+/*
  * Has a vCPU a call pending that its caller spins on? Only the newest entry of the queue
- * is looked at. One that lies in no memory that can be found from here is on the stack of
- * its caller, which waits for it.
+ * is looked at. One that lies outside of the guest's direct map is on the stack of its caller,
+ * which waits for it. In another slot than per-CPU areas, above 4 GiB or below, are wakeups.
  */
 static bool is_called(u64 call_queue_hva, u64 direct_map_hva, u64 slot_hva, u64 slot_len)
 {
 	struct hf_call call;
 	u64 entry, hva;
+	s64 offset;
 
 	if (!call_queue_hva || bpf_probe_read_user(&entry, sizeof(entry), (void *)call_queue_hva) ||
 	    !entry)
 		return false;
 	hva = entry + direct_map_hva;
-	if (hva - slot_hva >= slot_len)
+	offset = hva - slot_hva;
+	if (offset >= HF_GUEST_MEMORY_SPAN || offset <= -HF_GUEST_MEMORY_SPAN)
 		return true;
 	/* None that the guest made ends beyond its memory. */
-	if (hva - slot_hva > slot_len - sizeof(call))
+	if (offset < 0 || slot_len < sizeof(call) || (u64)offset > slot_len - sizeof(call))
 		return false;
 	if (bpf_probe_read_user(&call, sizeof(call), (void *)hva))
 		return false;
