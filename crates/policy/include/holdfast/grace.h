@@ -115,7 +115,7 @@ HF_FN void hf_see(struct hf_grace *g, enum hf_class class, u64 cpu_ns)
 HF_FN enum hf_class hf_believed(enum hf_class class, const struct hf_grace *g, u64 cpu_ns,
 				const struct hf_params *prm)
 {
-	if (class != HF_HOLDER && class != HF_IRQ)
+	if (!hf_is_inside(class))
 		return class;
 	if (!g->held_since_ns || cpu_ns - g->held_since_ns <= HF_BELIEVED_SLICES * prm->slice_ns)
 		return class;

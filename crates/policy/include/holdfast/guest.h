@@ -92,6 +92,12 @@ HF_FN bool hf_is_protected(enum hf_class class)
 	return class == HF_HOLDER || class == HF_IRQ || class == HF_HEAD;
 }
 
+/* Has it preemption off, and is in no queue? */
+HF_FN bool hf_is_inside(enum hf_class class)
+{
+	return class == HF_HOLDER || class == HF_IRQ;
+}
+
 /* Is it in the queue of a lock? */
 HF_FN bool hf_is_queued(enum hf_class class)
 {
@@ -217,8 +223,7 @@ HF_FN u64 hf_first_look(u32 random, const struct hf_params *prm)
 HF_FN bool hf_spins_for_holder(enum hf_class class, const struct hf_siblings *s, u64 held_ns,
 			       const struct hf_params *prm)
 {
-	return (class == HF_HOLDER || class == HF_IRQ) && s->holder && !s->next &&
-	       held_ns >= prm->spin_ns;
+	return hf_is_inside(class) && s->holder && !s->next && held_ns >= prm->spin_ns;
 }
 
 #endif /* __HOLDFAST_GUEST_H */

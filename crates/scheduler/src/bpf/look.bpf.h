@@ -16,12 +16,16 @@ static void stop_looking(struct cpu_ctx *cctx, struct task_ctx *tctx)
 	tctx->grace.nr_steps = 0;
 }
 
-/* Has the timer look at @p, which is current, after a while. */
-static int look_in(u64 step_ns, struct task_struct *p, struct cpu_ctx *cctx)
+/* Has the timer look at @p, which runs on the CPU of @cctx, after a while. The next tick looks at whom it does not. */
+static void look_in(u64 step_ns, struct task_struct *p, struct cpu_ctx *cctx)
 {
-	cctx->look_tid = p->pid;
+	cctx->look_tid = 0;
 	cctx->look_ns = step_ns;
-	return bpf_timer_start(&cctx->timer, step_ns, BPF_F_TIMER_CPU_PIN);
+	/* Another CPU has changed its weight or affinity: the timer would be of that one. */
+	if (scx_bpf_task_cpu(p) != bpf_get_smp_processor_id())
+		return;
+	if (!bpf_timer_start(&cctx->timer, step_ns, BPF_F_TIMER_CPU_PIN))
+		cctx->look_tid = p->pid;
 }
 
 static void count_need(struct hf_vm_ctx *vm, u64 granted_ns)
@@ -90,7 +94,8 @@ static bool grant_grace(struct task_struct *p, struct hf_vcpu *v, struct task_ct
  * Looks at the running vCPU @p, some of whose siblings may be stuck. True if it waits for
  * one of them: then its turn is over. Otherwise it is looked at again, ever more rarely.
  */
-static bool look(struct task_struct *p, struct hf_vcpu *v, struct cpu_ctx *cctx)
+static bool look(struct task_struct *p, struct hf_vcpu *v, struct task_ctx *tctx,
+		 struct cpu_ctx *cctx)
 {
 	struct hf_vm_ctx *vm = vm_ctx_of(v);
 	u64 now = scx_bpf_now();
@@ -106,8 +111,9 @@ static bool look(struct task_struct *p, struct hf_vcpu *v, struct cpu_ctx *cctx)
 		return false;
 	}
 	class = hf_read_class(v);
+	hf_see(&tctx->grace, class, p->se.sum_exec_runtime);
 	find_stuck(&vm->preempted, class, &stuck);
-	if (!hf_is_protected(class) || hf_is_queued(class))
+	if (!hf_is_inside(class))
 		cctx->held_since = 0;
 	else if (!cctx->held_since)
 		cctx->held_since = now;
@@ -137,6 +143,9 @@ static int look_timer_fn(void *map, u32 *cpu, struct cpu_ctx *cctx)
 
 	if (!p->pid || (cctx->grace_tid != p->pid && cctx->look_tid != p->pid))
 		return 0;
+	/* Meanwhile it gives its CPU away, and is about to. */
+	if (cctx->yield_tid)
+		return 0;
 
 	tctx = task_ctx_of(p);
 	v = readable_vcpu_of(p);
@@ -145,7 +154,7 @@ static int look_timer_fn(void *map, u32 *cpu, struct cpu_ctx *cctx)
 			if (grant_grace(p, v, tctx, cctx))
 				return 0;
 			cctx->grace_over = true;
-		} else if (!look(p, v, cctx)) {
+		} else if (!look(p, v, tctx, cctx)) {
 			return 0;
 		}
 	}

@@ -61,32 +61,49 @@ static void next_turn(struct task_struct *p, struct task_ctx *tctx, struct cpu_c
 	scx_bpf_task_set_slice(p, params.slice_ns);
 }
 
-/* The turn of @prev, which would run on, has ended. True if it is kept, or its CPU given away. */
-static bool end_turn(struct task_struct *prev, struct task_ctx *tctx, struct cpu_ctx *cctx, s32 cpu,
-		     bool others, u64 key)
+/* @prev gives its CPU to whom it yields, if that one still waits for a CPU. */
+static bool give_away(struct task_struct *prev, struct task_ctx *tctx, struct cpu_ctx *cctx,
+		      bool others, u64 key)
 {
-	u32 yield_tid = cctx->yield_tid;
-	struct hf_vcpu *v;
-
-	if (!yield_tid) {
-		if (!others || !hf_vtime_before(key, tctx->vtime)) {
-			stat_add(HF_STAT_KEPT, 1);
-			next_turn(prev, tctx, cctx, !others);
-			return true;
-		}
-		if (grace_enabled && !cctx->grace_over && (v = readable_vcpu_of(prev)) &&
-		    grant_grace(prev, v, tctx, cctx))
-			return true;
-		/* It may be waiting for a sibling, which then has its CPU. */
-		yield_tid = cctx->yield_tid;
+	if (cctx->yield_tid == YIELD_TO_ANY)
+		return false;
+	if (!give_cpu(tctx, cctx->yield_tid, scx_bpf_task_cpu(prev), others, key)) {
+		vm_stat_add(vm_ctx_of(vcpu_of(prev)), HF_STAT_MISSED, 1);
+		return false;
 	}
 	cctx->yield_tid = 0;
 	stop_looking(cctx, tctx);
-	if (!yield_tid || yield_tid == YIELD_TO_ANY)
-		return false;
-	if (give_cpu(tctx, yield_tid, cpu, others, key))
+	return true;
+}
+
+/* The turn of @prev, which would run on, has ended. True if it is kept, or its CPU given away. */
+static bool end_turn(struct task_struct *prev, struct task_ctx *tctx, struct cpu_ctx *cctx,
+		     bool others, u64 key)
+{
+	struct hf_vcpu *v = readable_vcpu_of(prev);
+
+	if (cctx->yield_tid) {
+		if (give_away(prev, tctx, cctx, others, key))
+			return true;
+		/* Whoever holds a lock meanwhile, or still does, has its turn as if it had not yielded. */
+		if (cctx->yield_tid == YIELD_TO_ANY || cctx->kicked || !v ||
+		    !hf_is_inside(hf_read_class(v)))
+			goto over;
+		cctx->yield_tid = 0;
+	}
+	if (!others || !hf_vtime_before(key, tctx->vtime)) {
+		stat_add(HF_STAT_KEPT, 1);
+		next_turn(prev, tctx, cctx, !others);
 		return true;
-	vm_stat_add(vm_ctx_of(vcpu_of(prev)), HF_STAT_MISSED, 1);
+	}
+	if (grace_enabled && !cctx->grace_over && v && grant_grace(prev, v, tctx, cctx))
+		return true;
+	/* It may be waiting for a sibling, which then has its CPU. */
+	if (cctx->yield_tid && give_away(prev, tctx, cctx, others, key))
+		return true;
+over:
+	cctx->yield_tid = 0;
+	stop_looking(cctx, tctx);
 	return false;
 }
 
@@ -122,7 +139,7 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 	/* Who may not leave by now would be put into the local queue, and nobody would tell this CPU. */
 	if (tctx && !others && cctx->leaves && !cctx->yield_tid && !is_migration_disabled(prev))
 		return;
-	if (tctx && end_turn(prev, tctx, cctx, cpu, others, key))
+	if (tctx && end_turn(prev, tctx, cctx, others, key))
 		return;
 	if (others && scx_bpf_dsq_move_to_local(first.queue, 0))
 		return;
@@ -226,6 +243,9 @@ void BPF_STRUCT_OPS(holdfast_tick, struct task_struct *p)
 	if (!cctx || !tctx)
 		return;
 	charge(p, tctx, cctx, scx_bpf_now());
+	/* It has promised to go. */
+	if (cctx->yield_tid)
+		return;
 	/* With nobody waiting the turn just goes on, and the guest is not left for a decision. */
 	if (!scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) && !others_wait(cpu, cctx) &&
 	    !far_behind(cpu, tctx->vtime + cctx->vtime_offset, tctx->weight, &first)) {
@@ -240,7 +260,7 @@ void BPF_STRUCT_OPS(holdfast_tick, struct task_struct *p)
 	if (waiters_enabled && READ_ONCE(nr_stuck) && !cctx->grace_tid &&
 	    cctx->look_tid != p->pid && (v = readable_vcpu_of(p))) {
 		cctx->look_ns = params.look_ns;
-		if (look(p, v, cctx))
+		if (look(p, v, tctx, cctx))
 			scx_bpf_task_set_slice(p, 0);
 	}
 }
