@@ -2,7 +2,9 @@
 //! Core scheduling, with which sched_ext can hang a host.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 
+use crate::privileges::foreign_pid_namespace;
 use crate::topology::smt_is_active;
 use crate::{Check, Host};
 
@@ -20,7 +22,11 @@ pub(crate) fn cookies(host: &Host) -> Check {
     let mut tagged: BTreeMap<u32, usize> = BTreeMap::new();
     let mut unknown = 0;
     for pid in host.numbers("/proc") {
-        for tid in host.numbers(format!("/proc/{pid}/task")) {
+        let tids = host.threads(pid).unwrap_or_else(|error| {
+            unknown += usize::from(error.kind() == ErrorKind::PermissionDenied);
+            Vec::new()
+        });
+        for tid in tids {
             match host.cookie(tid) {
                 Ok(0) => {}
                 Ok(_) => *tagged.entry(pid).or_default() += 1,
@@ -35,6 +41,18 @@ pub(crate) fn cookies(host: &Host) -> Check {
                 },
             }
         }
+    }
+    if tagged.is_empty()
+        && let Some(other) = foreign_pid_namespace(host)
+    {
+        return Check::fail(
+            NAME,
+            format!(
+                "SMT is on, and the host's tasks are not seen from this PID namespace, {other}"
+            ),
+            "run it outside of the container, or with --pid=host: sched_ext can hang the host if one uses core \
+             scheduling",
+        );
     }
     if tagged.is_empty() && unknown == 0 {
         return Check::ok(

@@ -71,6 +71,12 @@ impl Host {
         self.list(path).iter().filter_map(|name| name.parse().ok()).collect()
     }
 
+    /// The threads of a process; an error if they are hidden from this one.
+    pub(crate) fn threads(&self, pid: u32) -> io::Result<Vec<u32>> {
+        let tasks = fs::read_dir(self.path(format!("/proc/{pid}/task")))?.flatten();
+        Ok(tasks.filter_map(|task| task.file_name().to_string_lossy().parse().ok()).collect())
+    }
+
     /// Release of the running kernel.
     pub(crate) fn release(&self) -> String {
         self.read("/proc/sys/kernel/osrelease").unwrap_or_else(|| "of unknown release".into())

@@ -116,14 +116,11 @@ pub(crate) fn realtime(host: &Host) -> Check {
 /// How many threads of a process are of a real-time class, if it has a VM open. That is asked last: most processes
 /// are told by their threads.
 fn realtime_threads_of_vmm(host: &Host, pid: u32) -> io::Result<usize> {
-    let proc = host.path(format!("/proc/{pid}"));
-    let tids = fs::read_dir(proc.join("task"))?.flatten().map(|task| task.file_name());
-    let tids = tids.filter_map(|tid| tid.to_string_lossy().parse().ok());
-    let nr = tids.filter(|tid| is_realtime(host, pid, *tid)).count();
+    let nr = host.threads(pid)?.into_iter().filter(|tid| is_realtime(host, pid, *tid)).count();
     if nr == 0 {
         return Ok(0);
     }
-    let fds = match fs::read_dir(proc.join("fd")) {
+    let fds = match fs::read_dir(host.path(format!("/proc/{pid}/fd"))) {
         Err(_) if is_kthread(host, pid) => return Ok(0),
         fds => fds?,
     };

@@ -114,8 +114,16 @@ fn root_of_a_container_is_not_root() {
 fn in_another_pid_namespace_no_guest_would_be_found() {
     let host = FakeHost::new();
     host.link("/proc/self/ns/pid", "pid:[4026532201]");
+    host.write("/sys/devices/system/cpu/smt/active", "0\n");
     let check = host.only(Verdict::Fail);
     assert!(check.name == "pid-namespace" && check.found.contains("4026532201"), "{check:?}");
+    assert!(host.loads(Purpose::BaseOnly));
+
+    // Nor would the host's tasks that use core scheduling.
+    host.write("/sys/devices/system/cpu/smt/active", "1\n");
+    assert!(!host.loads(Purpose::BaseOnly));
+    let report = before_loading(&host.host(), Purpose::BaseOnly);
+    assert!(report.failures().any(|check| check.found.contains("4026532201")), "{report}");
 }
 
 #[test]
