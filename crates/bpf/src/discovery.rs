@@ -192,7 +192,11 @@ impl<'obj> Discovery<'obj> {
                 continue;
             }
             let (pid, born, epoch) = (vm.pid, vm.born, vm.epoch);
-            let (slots, records) = (vm.slots.clone(), vm.records());
+            let (mut slots, records) = (vm.slots.clone(), vm.records());
+            // Before Linux 5.17 no others are known.
+            if slots.is_empty() {
+                slots.extend(records.iter().map(|record| record.slot));
+            }
             let reader = Arc::clone(&self.reader);
             vm.begin_resolving(now);
             let begun = self

@@ -24,7 +24,7 @@ struct hf_vcpu {
 	u64 slot_hva;
 	u64 slot_len;
 	u64 reported_at; /* when user space was last told */
-	u32 reported;	 /* it was told of this state */
+	u32 reported;	 /* epoch of the VM in which it was told of this state; 0: it was not */
 	u32 epoch;	 /* of the layout that the addresses below were made with; 0: none */
 	u32 wide_count;	 /* the preemption count has 64 bits: see hf_preempt_count() */
 	u32 pad;

@@ -179,7 +179,7 @@ static void report(struct kvm_vcpu___hf *kv, struct hf_vcpu *v, const struct hf_
 		__sync_fetch_and_add(&nr_deferred_events, 1);
 		return;
 	}
-	v->reported = 1;
+	v->reported = e->epoch;
 }
 
 static bool in_slot(const struct hf_vcpu *v, u64 hva, u64 len)
@@ -309,7 +309,8 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 
 	if (!v->epoch || v->epoch != vm->epoch)
 		apply_layout(v, vm);
-	if (!v->reported)
+	/* What was told before another vCPU's record went or moved has been forgotten. */
+	if (v->reported != vm->epoch)
 		report(kv, v, vm);
 	return 0;
 }
