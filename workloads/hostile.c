@@ -218,9 +218,9 @@ static void fill_area(unsigned int cpu)
 		put(gpa + area.qnodes + 8, 1, 4);
 	if (claims("head") || claims("waiter"))
 		put(gpa + area.qnodes + 12, 1, 4);
-	/* An entry outside of the VM's memory: it is on the stack of a caller who waits. */
+	/* An entry outside of the direct map, by a terabyte: it is on the stack of a caller who waits. */
 	if (claims("called"))
-		put(gpa + area.call_single_queue, DIRECT_MAP + memory_len + PAGE, 8);
+		put(gpa + area.call_single_queue, DIRECT_MAP + (1ULL << 40), 8);
 }
 
 static void start_vcpu(unsigned int cpu)
