@@ -42,10 +42,13 @@ fn readable_vm(machine: &Machine, vcpus: usize, release: &str) -> Value {
         let vms = sample["vms"].as_array().unwrap();
         let [vm] = vms.as_slice() else { return None };
         let of_kernel = vm["kernel"].as_str().is_some_and(|kernel| kernel.contains(release));
-        let all = vm["vcpus"].as_array().unwrap();
-        let readable = all.iter().filter(|vcpu| vcpu["readable"] == true).count();
-        (of_kernel && readable == vcpus).then(|| vm.clone())
+        (of_kernel && nr_readable(vm) == vcpus).then(|| vm.clone())
     })
+}
+
+fn nr_readable(vm: &Value) -> usize {
+    let vcpus = vm["vcpus"].as_array().unwrap();
+    vcpus.iter().filter(|vcpu| vcpu["readable"] == true).count()
 }
 
 #[test]
@@ -225,9 +228,7 @@ fn killing_resetting_plugging() {
         machine.request_guest("vm0", online("0")).unwrap();
         pass(&machine, 0.3);
         let readable = eventually("two or three readable vCPUs", || {
-            let vm = observe(&machine)["vms"][0].clone();
-            let vcpus = vm["vcpus"].as_array()?.clone();
-            let readable = vcpus.iter().filter(|vcpu| vcpu["readable"] == true).count();
+            let readable = nr_readable(&observe(&machine)["vms"][0]);
             (readable >= 2).then_some(readable)
         });
         println!("without its third CPU: {readable} readable vCPUs");

@@ -76,32 +76,39 @@ static bool give_away(struct task_struct *prev, struct task_ctx *tctx, struct cp
 	return true;
 }
 
+/* @prev could not give its CPU to whom it yields: does it hold a lock meanwhile, or still? */
+static bool is_needed(struct task_struct *prev, const struct cpu_ctx *cctx)
+{
+	struct hf_vcpu *v;
+
+	if (cctx->yield_tid == YIELD_TO_ANY || cctx->kicked)
+		return false;
+	v = readable_vcpu_of(prev);
+	return v && hf_is_inside(hf_read_class(v));
+}
+
 /* The turn of @prev, which would run on, has ended. True if it is kept, or its CPU given away. */
 static bool end_turn(struct task_struct *prev, struct task_ctx *tctx, struct cpu_ctx *cctx,
 		     bool others, u64 key)
 {
-	struct hf_vcpu *v = readable_vcpu_of(prev);
+	struct hf_vcpu *v;
 
-	if (cctx->yield_tid) {
-		if (give_away(prev, tctx, cctx, others, key))
-			return true;
-		/* Whoever holds a lock meanwhile, or still does, has its turn as if it had not yielded. */
-		if (cctx->yield_tid == YIELD_TO_ANY || cctx->kicked || !v ||
-		    !hf_is_inside(hf_read_class(v)))
-			goto over;
-		cctx->yield_tid = 0;
-	}
-	if (!others || !hf_vtime_before(key, tctx->vtime)) {
-		stat_add(HF_STAT_KEPT, 1);
-		next_turn(prev, tctx, cctx, !others);
-		return true;
-	}
-	if (grace_enabled && !cctx->grace_over && v && grant_grace(prev, v, tctx, cctx))
-		return true;
-	/* It may be waiting for a sibling, which then has its CPU. */
 	if (cctx->yield_tid && give_away(prev, tctx, cctx, others, key))
 		return true;
-over:
+	if (!cctx->yield_tid || is_needed(prev, cctx)) {
+		cctx->yield_tid = 0;
+		if (!others || !hf_vtime_before(key, tctx->vtime)) {
+			stat_add(HF_STAT_KEPT, 1);
+			next_turn(prev, tctx, cctx, !others);
+			return true;
+		}
+		if (grace_enabled && !cctx->grace_over && (v = readable_vcpu_of(prev)) &&
+		    grant_grace(prev, v, tctx, cctx))
+			return true;
+		/* It may be waiting for a sibling, which then has its CPU. */
+		if (cctx->yield_tid && give_away(prev, tctx, cctx, others, key))
+			return true;
+	}
 	cctx->yield_tid = 0;
 	stop_looking(cctx, tctx);
 	return false;
