@@ -111,7 +111,8 @@ static bool look(struct task_struct *p, struct hf_vcpu *v, struct task_ctx *tctx
 		return false;
 	}
 	class = hf_read_class(v);
-	hf_see(&tctx->grace, class, p->se.sum_exec_runtime);
+	/* As the end of its turn would see it: one that is called, whatever it does meanwhile. */
+	hf_see(&tctx->grace, end_class(v, class), p->se.sum_exec_runtime);
 	find_stuck(&vm->preempted, class, &stuck);
 	if (!hf_is_inside(class))
 		cctx->held_since = 0;

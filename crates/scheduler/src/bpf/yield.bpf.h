@@ -126,7 +126,7 @@ bool BPF_STRUCT_OPS(holdfast_yield, struct task_struct *from, struct task_struct
 	__builtin_memset(&stuck, 0, sizeof(stuck));
 	if (vm) {
 		class = hf_read_class_after(v, reason == HF_FOR_KICK);
-		hf_see(&from_ctx->grace, class, from->se.sum_exec_runtime);
+		hf_see(&from_ctx->grace, end_class(v, class), from->se.sum_exec_runtime);
 		find_stuck(&vm->preempted, class, &stuck);
 		note_spinner(vm, v, class, now);
 	}
