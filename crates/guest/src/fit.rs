@@ -63,6 +63,9 @@ pub enum Misfit {
         /// Number both have.
         cpu: u32,
     },
+    /// It may well be, but the kernel still boots and has not written what tells where its direct map begins.
+    #[error("its clocks are not set up yet")]
+    Booting,
     /// The distance between two per-CPU areas is not what the guest's own pointers say.
     #[error("vCPUs {vcpus:?}: {name} does not agree with the distance of their per-CPU areas")]
     Distance {
@@ -233,10 +236,12 @@ fn agree(layout: &Layout, seen: &[(Vcpu, Words)]) -> Result<Fit, Misfit> {
     // With a per-CPU section linked at zero the offset is the address itself; otherwise the bias is
     // off by a link address, which is never a multiple of 1 GiB.
     let zero_based = seen.first().and_then(bias).filter(|bias| is_direct_map(*bias));
-    Ok(Fit {
-        vcpus: seen.iter().map(|(vcpu, _)| *vcpu).collect(),
-        direct_map: learned.or(zero_based),
-    })
+    let direct_map = learned.or(zero_based);
+    // Who reads it now would do without for as long as it runs.
+    if direct_map.is_none() && layout.self_pointer.is_some() {
+        return Err(Misfit::Booting);
+    }
+    Ok(Fit { vcpus: seen.iter().map(|(vcpu, _)| *vcpu).collect(), direct_map })
 }
 
 /// The value that all vCPUs that have one have in common.

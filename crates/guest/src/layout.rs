@@ -175,6 +175,12 @@ impl Layout {
         })
     }
 
+    /// Is everything in the same place? Two builds of a kernel, of which a guest may have both in its memory
+    /// when it was updated, often differ in the length of the area only.
+    pub(crate) fn has_words_of(&self, other: &Self) -> bool {
+        *self == Self { area_len: self.area_len, ..*other }
+    }
+
     /// `offset` as a distance from the steal-time record, whose address KVM knows.
     pub fn from_steal_time(&self, offset: u32) -> i64 {
         i64::from(offset) - i64::from(self.steal_time)

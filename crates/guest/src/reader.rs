@@ -196,7 +196,7 @@ impl Reader {
                 let place = Some((blob.slot, blob.at));
                 choice.consider(mem, records, build, self.layout(build, &blob.bytes), place)?;
             }
-            if choice.has_fit() {
+            if choice.has_fit() || choice.is_early() {
                 break;
             }
         }
@@ -254,6 +254,11 @@ impl Choice {
         !self.fits.is_empty()
     }
 
+    /// One will fit in a moment, and no more of the memory need be searched for others.
+    fn is_early(&self) -> bool {
+        matches!(self.misfit, Some(Misfit::Booting))
+    }
+
     fn consider(
         &mut self,
         mem: &dyn GuestMemory,
@@ -272,6 +277,7 @@ impl Choice {
             }
             Ok(layout) => match fit(mem, &layout, records)? {
                 Ok(fit) => self.fits.push(Chosen { build, layout, place, fit }),
+                Err(Misfit::Booting) => self.misfit = Some(Misfit::Booting),
                 Err(misfit) => {
                     self.misfit.get_or_insert(misfit);
                 }
@@ -283,7 +289,8 @@ impl Choice {
     /// The one layout that fits. An error of `None` means that there was no candidate.
     fn decide(mut self) -> Result<Chosen, Option<ReadError>> {
         if let [first, others @ ..] = self.fits.as_slice()
-            && let Some(other) = others.iter().find(|other| other.layout != first.layout)
+            && let Some(other) =
+                others.iter().find(|other| !other.layout.has_words_of(&first.layout))
         {
             return Err(Some(ReadError::Ambiguous(first.build, other.build)));
         }

@@ -125,6 +125,19 @@ fn reports_a_stale_blob_as_stale() {
 }
 
 #[test]
+fn takes_two_builds_that_have_everything_in_the_same_place_for_one() {
+    let (mut mem, records) = guest("7.2", LINUX_7_2);
+    // A second build, whose per-CPU area has something more at its end.
+    let mut other = LINUX_7_2.to_vec();
+    let len = Layout::from_btf(LINUX_7_2).unwrap().area_len;
+    let at = other.windows(4).position(|w| w == len.to_le_bytes()).unwrap();
+    other[at..at + 4].copy_from_slice(&(len + 4096).to_le_bytes());
+    assert_eq!(Layout::from_btf(&other).unwrap().area_len, len + 4096);
+    mem.put(0x10_0000, &other);
+    assert!(Reader::new().resolve_in(&mem, &[mem.slot()], &records).is_ok());
+}
+
+#[test]
 fn refuses_two_kernels_that_fit_and_differ() {
     let (mut mem, records) = guest("7.2", LINUX_7_2);
     // The same kernel, except that its queue nodes are elsewhere.
@@ -168,6 +181,24 @@ fn says_why_records_do_not_fit() {
     }
     let clock = misfit(&|mem, l| mem.put_u64(at(3, l.self_pointer.unwrap().pointer), 0x1234));
     assert!(matches!(clock, Misfit::Value { vcpu: 6, .. }));
+}
+
+#[test]
+fn waits_for_a_kernel_that_has_not_set_up_its_clocks() {
+    let (mut mem, records) = guest("7.2", LINUX_7_2);
+    let clock = Layout::from_btf(LINUX_7_2).unwrap().self_pointer.unwrap();
+    for n in 0..4 {
+        mem.put_u64(area_at(n) + u64::from(clock.pointer), 0);
+    }
+    let resolve = |mem: &common::FakeMemory| Reader::new().resolve_in(mem, &[mem.slot()], &records);
+    match resolve(&mem) {
+        Err(ReadError::Stale { source: Misfit::Booting, .. }) => (),
+        other => panic!("{other:?}"),
+    }
+    // One tells for all: those that are offline have none.
+    let pointer = common::DIRECT_MAP + common::GPA + area_at(2) + u64::from(clock.target);
+    mem.put_u64(area_at(2) + u64::from(clock.pointer), pointer);
+    assert_eq!(resolve(&mem).unwrap().direct_map(), Some(common::DIRECT_MAP));
 }
 
 #[test]
