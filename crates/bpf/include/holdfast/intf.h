@@ -23,10 +23,9 @@ struct hf_vcpu {
 	u64 slot_gpa; /* the memory slot that the record lies in */
 	u64 slot_hva;
 	u64 slot_len;
-	u64 reported_at; /* when user space was last told */
-	u32 reported;	 /* epoch of the VM in which it was told of this state; 0: it was not */
-	u32 epoch;	 /* of the layout that the addresses below were made with; 0: none */
-	u32 wide_count;	 /* the preemption count has 64 bits: see hf_preempt_count() */
+	u32 reported; /* epoch of the VM in which user space was told of this state; 0: it was not */
+	u32 epoch;    /* of the layout that the addresses below were made with; 0: none */
+	u32 wide_count; /* the preemption count has 64 bits: see hf_preempt_count() */
 	u32 pad;
 	u64 preempt_count_hva;
 	u64 qnode_hva;	      /* 0: the kernel has none */

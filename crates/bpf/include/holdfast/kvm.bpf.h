@@ -26,6 +26,7 @@ struct kvm_memory_slot___hf {
 } HF_CORE;
 
 struct gfn_to_hva_cache___hf {
+	u64 generation;
 	u64 gpa;
 	unsigned long hva;
 	struct kvm_memory_slot___hf *memslot;
@@ -42,6 +43,7 @@ struct kvm_vcpu_arch___hf {
 /* Slots by id; two sets of them share the slots, and node_idx says whose links are which. */
 #define KVM_ID_HASH_SIZE 128
 struct kvm_memslots___hf {
+	u64 generation;
 	int node_idx; /* since v5.17 */
 	struct hlist_head___hf id_hash[KVM_ID_HASH_SIZE];
 } HF_CORE;

@@ -33,12 +33,18 @@ struct {
 } layouts SEC(".maps");
 
 /* Who runs a vCPU, by struct kvm_vcpu. */
+struct runner {
+	u64 reported_at; /* when user space was last told of the vCPU, whoever ran it then */
+	u32 tid;
+	u32 pad;
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 1 << 17);
 	__type(key, u64);
-	__type(value, u32);
+	__type(value, struct runner);
 } runners SEC(".maps");
 
 struct {
@@ -82,6 +88,15 @@ static bool read_record(struct kvm_vcpu___hf *kv, struct hf_vcpu *rec)
 	rec->slot_hva = slot->userspace_addr;
 	rec->slot_len = (u64)slot->npages << HF_PAGE_SHIFT;
 	return rec->steal_hva >= rec->slot_hva && rec->steal_hva - rec->slot_hva < rec->slot_len;
+}
+
+/*
+ * Has the VM's memory changed since KVM looked for the record? It looks again before it next enters the guest;
+ * the slot that it remembers until then may be freed.
+ */
+static bool is_stale(struct kvm_vcpu___hf *kv)
+{
+	return kv->arch.st.cache.generation != BPF_CORE_READ(kv, kvm, memslots[0], generation);
 }
 
 /* The VM of a vCPU: that of who ran the first of them. Processes that share an address space may run one VM's. */
@@ -164,13 +179,14 @@ static void read_slots(struct kvm_vcpu___hf *kv, struct hf_event *e)
 /* Not at every load: a guest that moves its record to and fro must not keep user space busy. */
 static void report(struct kvm_vcpu___hf *kv, struct hf_vcpu *v, const struct hf_vm *vm)
 {
-	u64 now = bpf_ktime_get_ns();
+	u64 now = bpf_ktime_get_ns(), vcpu = (u64)kv;
 	u32 key = 0;
 	struct hf_event *e = bpf_map_lookup_elem(&event_buffer, &key);
+	struct runner *r = bpf_map_lookup_elem(&runners, &vcpu);
 
-	if (!e || now - v->reported_at < REPORT_INTERVAL_NS)
+	if (!e || !r || now - r->reported_at < REPORT_INTERVAL_NS)
 		return;
-	v->reported_at = now;
+	r->reported_at = now;
 	e->tgid = vm->tgid;
 	e->epoch = vm->epoch;
 	e->vcpu = *v;
@@ -241,15 +257,19 @@ static void forget_runner(struct kvm_vcpu___hf *kv, u32 tid)
 	bpf_task_release(p);
 }
 
-/* A vCPU is run by a thread that did not run it before. */
-static void note_runner(struct kvm_vcpu___hf *kv, u32 tid)
+/* A vCPU is run by a thread that did not run it before. False if there is no room for one more. */
+static bool note_runner(struct kvm_vcpu___hf *kv, u32 tid)
 {
+	struct runner fresh = { .tid = tid };
 	u64 key = (u64)kv;
-	u32 *before = bpf_map_lookup_elem(&runners, &key);
+	struct runner *r = bpf_map_lookup_elem(&runners, &key);
 
-	if (before && *before != tid)
-		forget_runner(kv, *before);
-	bpf_map_update_elem(&runners, &key, &tid, BPF_ANY);
+	if (!r)
+		return !bpf_map_update_elem(&runners, &key, &fresh, BPF_NOEXIST);
+	if (r->tid != tid)
+		forget_runner(kv, r->tid);
+	r->tid = tid;
+	return true;
 }
 
 SEC("fentry/kvm_arch_vcpu_load")
@@ -277,8 +297,9 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 	}
 
 	if (v->vcpu != (u64)kv) {
-		v->vcpu = (u64)kv;
-		note_runner(kv, p->pid);
+		v->vcpu = note_runner(kv, p->pid) ? (u64)kv : 0;
+		if (!v->vcpu)
+			__sync_fetch_and_add(&nr_untracked, 1);
 	}
 	if (!read_record(kv, &rec))
 		rec.steal_gpa = rec.steal_hva = rec.slot_gpa = rec.slot_hva = rec.slot_len = 0;
@@ -286,6 +307,12 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 	changed = v->kvm != rec.kvm || v->born != vm->born || v->steal_gpa != rec.steal_gpa ||
 		  v->steal_hva != rec.steal_hva || v->slot_hva != rec.slot_hva ||
 		  v->slot_len != rec.slot_len;
+	if (changed && rec.steal_hva && is_stale(kv)) {
+		/* The next load tells; what is known of another vCPU, or of another record, is not of this one. */
+		if (v->kvm != rec.kvm || v->born != vm->born || v->steal_gpa != rec.steal_gpa)
+			v->epoch = 0;
+		return 0;
+	}
 	if (changed) {
 		/*
 		 * A record that goes away or moves means a reset, a kexec or another
@@ -320,10 +347,10 @@ SEC("fentry/kvm_arch_vcpu_destroy")
 int BPF_PROG(vcpu_destroyed, struct kvm_vcpu___hf *kv)
 {
 	u64 key = (u64)kv;
-	u32 *tid = bpf_map_lookup_elem(&runners, &key);
+	struct runner *r = bpf_map_lookup_elem(&runners, &key);
 
-	if (tid)
-		forget_runner(kv, *tid);
+	if (r)
+		forget_runner(kv, r->tid);
 	bpf_map_delete_elem(&runners, &key);
 	return 0;
 }
