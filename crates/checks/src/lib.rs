@@ -50,8 +50,14 @@ const SCHEDULER: [Function; 11] = [
 ];
 
 /// What can forbid reading guests.
-const GUESTS: [Function; 5] =
-    [kvm::module, kvm::tracing, privileges::pid_namespace, kernel::lockdown, kernel::timers];
+const GUESTS: [Function; 6] = [
+    kvm::module,
+    kvm::tracing,
+    privileges::pid_namespace,
+    privileges::ptrace_scope,
+    kernel::lockdown,
+    kernel::timers,
+];
 
 /// What an operator should know, and what takes longer to find out.
 const ADVICE: [Function; 3] = [kvm::functions, schedulers::realtime, kvm::pause_exits];
@@ -63,13 +69,14 @@ pub fn before_loading(host: &Host, purpose: Purpose) -> Report {
 }
 
 /// Names of the checks that looking at guests depends on, without scheduling them.
-const LOOKING: [&str; 7] = [
+const LOOKING: [&str; 8] = [
     "privileges",
     "kernel-btf",
     "kvm",
     "vcpu-tracing",
     "vcpu-functions",
     "pid-namespace",
+    "ptrace-scope",
     "lockdown",
 ];
 

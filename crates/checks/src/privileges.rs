@@ -4,11 +4,12 @@
 use crate::{Check, Host};
 
 /// include/uapi/linux/capability.h, and what each is for.
-const NEEDED: [(u32, &str); 4] = [
-    (39, "CAP_BPF"),        // maps and programs
-    (38, "CAP_PERFMON"),    // programs that trace and that are called by the kernel
-    (21, "CAP_SYS_ADMIN"),  // reading the kernel's types by number, and sched_ext
-    (19, "CAP_SYS_PTRACE"), // reading guests' memory; core-scheduling cookies of others
+const NEEDED: [(u32, &str); 5] = [
+    (39, "CAP_BPF"),            // maps and programs
+    (38, "CAP_PERFMON"),        // programs that trace and that are called by the kernel
+    (21, "CAP_SYS_ADMIN"),      // reading the kernel's types by number, and sched_ext
+    (19, "CAP_SYS_PTRACE"),     // reading guests' memory; core-scheduling cookies of others
+    (2, "CAP_DAC_READ_SEARCH"), // which pages of it are there: the file is that of the VMM's user
 ];
 
 /// Capabilities, and whether they count outside of a container.
@@ -47,6 +48,21 @@ pub(crate) fn capabilities(host: &Host) -> Check {
         );
     }
     Check::ok(NAME, "all capabilities needed, and BPF is allowed")
+}
+
+/// That Yama lets memory of other processes be read.
+pub(crate) fn ptrace_scope(host: &Host) -> Check {
+    const NAME: &str = "ptrace-scope";
+    const PATH: &str = "/proc/sys/kernel/yama/ptrace_scope";
+    // YAMA_SCOPE_NO_ATTACH of security/yama/yama_lsm.c.
+    if host.read(PATH).as_deref() == Some("3") {
+        return Check::fail(
+            NAME,
+            format!("{PATH} is 3: no process, root's neither, may read memory of VMs"),
+            "have it set to less at boot (in /etc/sysctl.d; it cannot be lowered later); --no-guest-knowledge goes without",
+        );
+    }
+    Check::ok(NAME, "processes with CAP_SYS_PTRACE may read memory of VMs")
 }
 
 /// The PID namespace of this process, if it is not the host's: processes have other numbers there than the kernel

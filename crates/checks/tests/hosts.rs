@@ -205,6 +205,16 @@ fn what_only_guests_need_does_not_keep_the_base_from_loading() {
 }
 
 #[test]
+fn memory_that_yama_lets_nobody_read_is_told_of() {
+    let host = FakeHost::new();
+    host.write("/proc/sys/kernel/yama/ptrace_scope", "3\n");
+    assert_eq!(host.only(Verdict::Fail).name, "ptrace-scope");
+    assert!(!host.loads(Purpose::Guests) && host.loads(Purpose::BaseOnly));
+    host.write("/proc/sys/kernel/yama/ptrace_scope", "2\n");
+    assert!(host.all().passed());
+}
+
+#[test]
 fn timers_that_expire_in_threads_cannot_look_at_vcpus() {
     let host = FakeHost::new();
     host.write("/proc/cmdline", "root=/dev/vda1 threadirqs quiet\n");
@@ -328,6 +338,6 @@ fn pause_exits_that_are_off_are_pointed_out() {
 #[test]
 fn this_machine_is_judged_without_a_panic_and_every_failure_says_what_to_do() {
     let report = before_loading(&Host::this(), Purpose::Guests);
-    assert_eq!(report.checks.len(), 16);
+    assert_eq!(report.checks.len(), 17);
     assert!(report.failures().all(|check| check.advice.is_some()), "{report}");
 }

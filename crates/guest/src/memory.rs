@@ -24,7 +24,8 @@ pub enum MemoryError {
     /// The kernel does not let us look into the process.
     #[error(
         "not allowed to {what} of process {pid}: run as root, or with CAP_SYS_PTRACE in the user \
-         namespace of the process (and see /proc/sys/kernel/yama/ptrace_scope)"
+         namespace of the process and CAP_DAC_READ_SEARCH (and see \
+         /proc/sys/kernel/yama/ptrace_scope, and security modules)"
     )]
     Permission {
         /// Process that was to be read.

@@ -5,7 +5,7 @@
 mod child;
 mod common;
 
-use std::time::Duration;
+use std::{env, fs, process::Command, time::Duration};
 
 use child::{Backing, FakeVmm};
 use common::{ALL, FakeMemory, LINUX_7_2, Spec, boot, inflate, link_address};
@@ -33,6 +33,54 @@ fn load(vmm: &FakeVmm, version: &str) -> Vec<VcpuRecord> {
         .iter()
         .map(|r| VcpuRecord::new(r.vcpu_id, r.steal_time_gpa, vmm.slot).unwrap())
         .collect()
+}
+
+const READS: &str = "HOLDFAST_READS";
+
+/// Not a test by itself: reads the first word of a process, and fails if it may not.
+#[test]
+fn reading_process() {
+    let Ok(order) = env::var(READS) else { return };
+    let (pid, at) = order.split_once(' ').unwrap();
+    let mem = ProcessMemory::open(pid.parse().unwrap()).unwrap();
+    let at = Hva::new(at.parse().unwrap());
+    assert!(mem.is_resident(at, 8).unwrap());
+    assert_eq!(mem.read_u64(at).unwrap(), 0x0807_0605_0403_0201);
+    println!("has read it");
+}
+
+/// A service is root with the capabilities that its unit names, a VMM a user of its own.
+#[test]
+fn services_have_the_privileges_to_read_the_vms_of_other_users() {
+    // SAFETY: it takes nothing.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("not tried: this takes root");
+        return;
+    }
+    let vmm = FakeVmm::start_as(Some(65534), Backing::Private, 1 << 20);
+    vmm.write(0, &[1, 2, 3, 4, 5, 6, 7, 8]);
+    let order = format!("{} {}", vmm.pid(), vmm.slot.hva().get());
+    let reads_with = |capabilities: &str| {
+        let reader = Command::new("setpriv")
+            .args(["--bounding-set", &format!("-all{capabilities}")])
+            .arg(env::current_exe().unwrap())
+            .args(["--exact", "reading_process", "--nocapture"])
+            .env(READS, &order)
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&reader.stdout).contains("has read it")
+    };
+    for name in ["scx_holdfast", "holdfast-export"] {
+        let path = format!("{}/../../packaging/systemd/{name}.service", env!("CARGO_MANIFEST_DIR"));
+        let unit = fs::read_to_string(path).unwrap();
+        let named = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+        let named = named
+            .unwrap()
+            .split(' ')
+            .map(|name| format!(",+{}", name.strip_prefix("CAP_").unwrap().to_lowercase()));
+        assert!(reads_with(&named.collect::<String>()), "{name}");
+    }
+    assert!(!reads_with(",+bpf,+perfmon,+sys_admin,+sys_ptrace"), "the VMM is root's");
 }
 
 #[test]

@@ -31,9 +31,14 @@ pub struct FakeVmm {
 
 impl FakeVmm {
     pub fn start(backing: Backing, len: u64) -> Self {
+        Self::start_as(None, backing, len)
+    }
+
+    /// As a user of its own (and a group of the same number), as libvirt has its VMMs. Takes root.
+    pub fn start_as(user: Option<u32>, backing: Backing, len: u64) -> Self {
         let mut child = Command::new(env::current_exe().unwrap())
             .args(["--exact", "fake_vmm_process", "--nocapture", "--test-threads=1"])
-            .env(ENTRY, format!("{backing:?} {len}"))
+            .env(ENTRY, format!("{backing:?} {len} {}", user.unwrap_or(0)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -93,7 +98,9 @@ impl Drop for FakeVmm {
 /// The child's side; does nothing in the process that runs the tests.
 pub fn run_if_asked() {
     let Ok(order) = env::var(ENTRY) else { return };
-    let (backing, len) = order.split_once(' ').unwrap();
+    let [backing, len, user] = order.split(' ').collect::<Vec<_>>()[..] else {
+        panic!("{order}");
+    };
     let sharing = if backing == "Shared" { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
     let (len, align) = (len.parse::<usize>().unwrap(), 2usize << 20);
     // SAFETY: a new anonymous mapping; nobody else knows the address.
@@ -115,6 +122,19 @@ pub fn run_if_asked() {
     unsafe { libc::munmap(map, start - map as usize) };
     // SAFETY: as above.
     unsafe { libc::madvise(start as *mut _, len, advice) };
+    let user = user.parse().unwrap();
+    if user != 0 {
+        // SAFETY: they take numbers. Who changes user is undumpable, and root's in /proc; a program that was executed
+        // as that user is not.
+        let done = unsafe {
+            [
+                libc::setresgid(user, user, user),
+                libc::setresuid(user, user, user),
+                libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0),
+            ]
+        };
+        assert_eq!(done, [0; 3], "{}", std::io::Error::last_os_error());
+    }
     println!("mapped at {start}");
     std::io::stdout().flush().unwrap();
     // Until the parent closes the pipe, or is gone.
