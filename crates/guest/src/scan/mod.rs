@@ -58,8 +58,9 @@ const EXAMINE_MAX: u64 = 512 << 20;
 /// So many bytes are read in the sampled pass where a sample looks like BTF, some 40 times what a kernel's takes, or
 /// as many as for the samples. Beyond that the exhaustive pass costs less, and is made rarely.
 const CLOSE_MAX: u64 = 256 << 20;
-/// Blobs kept from one scan.
+/// Blobs kept from one scan, and bytes of them: a kernel's has 5 to 7 MB.
 const BLOBS_MAX: usize = 8;
+const BLOBS_BYTES_MAX: usize = 32 << 20;
 /// Threads of the exhaustive pass.
 const THREADS_MAX: usize = 4;
 
@@ -392,7 +393,8 @@ impl Search<'_> {
         let Some(blob) = blob else { return Ok(None) };
         let place = HvaRange::new(at, blob.bytes.len() as u64);
         let mut blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
-        if blobs.len() < BLOBS_MAX {
+        let kept: usize = blobs.iter().map(|blob| blob.bytes.len()).sum();
+        if blobs.len() < BLOBS_MAX && kept + blob.bytes.len() <= BLOBS_BYTES_MAX {
             blobs.push(blob);
         } else {
             self.gave_up.store(true, Ordering::Relaxed);
