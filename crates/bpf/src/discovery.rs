@@ -18,7 +18,7 @@ use crate::error::DiscoveryError;
 use crate::searches::{Search, Searches};
 use crate::skel::types::{hf_event, hf_layout, hf_vm};
 use crate::skel::{DiscoverySkel, DiscoverySkelBuilder};
-use crate::vm::{Vcpu, Vm, VmState};
+use crate::vm::{Vcpu, Vm, VmState, is_denial};
 
 /// How often ended VMs are looked for.
 const REAP_INTERVAL: Duration = Duration::from_secs(1);
@@ -227,7 +227,12 @@ impl<'obj> Discovery<'obj> {
                 VmState::Readable(guest)
             }
             Ok(Err(why)) => {
-                log::debug!("pid {}: guest kernel cannot be read: {why}", vm.pid);
+                // Which no later attempt changes, and the operator may.
+                let level = match vm.is_denied() {
+                    false if is_denial(&why) => log::Level::Warn,
+                    _ => log::Level::Debug,
+                };
+                log::log!(level, "pid {}: guest kernel cannot be read: {why}", vm.pid);
                 VmState::Unreadable(Some(why))
             }
             // It has said why. No guest stops what is done for the others.

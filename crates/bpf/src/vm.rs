@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_guest::{ReadError, ResolvedGuest, Slot, VcpuRecord};
+use holdfast_guest::{MemoryError, ReadError, ResolvedGuest, Slot, VcpuRecord};
 
 /// Shortest and longest time between attempts to read a guest. A guest that is still booting
 /// becomes readable soon; one that never does costs little.
@@ -159,6 +159,11 @@ impl Vm {
         self.is_being_searched
     }
 
+    /// Did the kernel forbid to read it when that was last tried?
+    pub(crate) fn is_denied(&self) -> bool {
+        matches!(&self.state, VmState::Unreadable(Some(why)) if is_denial(why))
+    }
+
     pub(crate) fn records(&self) -> Vec<VcpuRecord> {
         self.vcpus.values().filter_map(|vcpu| vcpu.record).collect()
     }
@@ -167,6 +172,11 @@ impl Vm {
     pub fn is_readable(&self) -> bool {
         matches!(self.state, VmState::Readable(_))
     }
+}
+
+/// The kernel does not let us look into the process.
+pub(crate) fn is_denial(why: &ReadError) -> bool {
+    matches!(why, ReadError::Memory(MemoryError::Permission { .. }))
 }
 
 #[cfg(test)]

@@ -91,11 +91,16 @@ static bool read_record(struct kvm_vcpu___hf *kv, struct hf_vcpu *rec)
 }
 
 /*
- * Has the VM's memory changed since KVM looked for the record? It looks again before it next enters the guest;
- * the slot that it remembers until then may be freed.
+ * Has the VM's memory changed since KVM looked for the record that the guest has? It looks again before it next enters
+ * the guest; what lies where the slot was until then may be anything.
  */
 static bool is_stale(struct kvm_vcpu___hf *kv)
 {
+	u64 msr = kv->arch.st.msr_val;
+
+	if (!(msr & KVM_MSR_ENABLED) || kv->arch.st.cache.gpa != (msr & KVM_STEAL_VALID_BITS) ||
+	    !kv->arch.st.cache.memslot)
+		return false;
 	return kv->arch.st.cache.generation != BPF_CORE_READ(kv, kvm, memslots[0], generation);
 }
 
@@ -296,7 +301,8 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 		return 0;
 	}
 
-	if (v->vcpu != (u64)kv) {
+	/* KVM may have put another VM's where one was. */
+	if (v->vcpu != (u64)kv || v->born != vm->born) {
 		v->vcpu = note_runner(kv, p->pid) ? (u64)kv : 0;
 		if (!v->vcpu)
 			__sync_fetch_and_add(&nr_untracked, 1);
@@ -307,9 +313,10 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 	changed = v->kvm != rec.kvm || v->born != vm->born || v->steal_gpa != rec.steal_gpa ||
 		  v->steal_hva != rec.steal_hva || v->slot_hva != rec.slot_hva ||
 		  v->slot_len != rec.slot_len;
-	if (changed && rec.steal_hva && is_stale(kv)) {
+	if (changed && is_stale(kv)) {
 		/* The next load tells; what is known of another vCPU, or of another record, is not of this one. */
-		if (v->kvm != rec.kvm || v->born != vm->born || v->steal_gpa != rec.steal_gpa)
+		if (v->kvm != rec.kvm || v->born != vm->born ||
+		    v->steal_gpa != (kv->arch.st.msr_val & KVM_STEAL_VALID_BITS))
 			v->epoch = 0;
 		return 0;
 	}
