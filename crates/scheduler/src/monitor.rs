@@ -14,22 +14,34 @@ use crate::stats::Metrics;
 /// How long a scheduler that restarts itself (CPU hotplug) is waited for.
 const RESTART_LIMIT: Duration = Duration::from_secs(5);
 
+/// It ends a connection when it ends or begins anew. An answer that fails so often in a row is one that is not understood.
+const FAILURES_MAX: u32 = 3;
+
 /// Reports every `interval` until the scheduler has ended.
 pub(crate) fn watch(interval: Duration) -> Result<()> {
     let mut client = connect()?;
+    let mut nr_failed = 0;
     loop {
         match client.request::<Metrics>("stats", Vec::new()) {
-            Ok(metrics) => metrics.format(&mut std::io::stdout())?,
-            Err(_) => {
+            Ok(metrics) => {
+                nr_failed = 0;
+                metrics.format(&mut std::io::stdout())?;
+                thread::sleep(interval);
+            }
+            Err(why) => {
+                nr_failed += 1;
                 let Some(again) = reconnect() else {
                     info!("scx_holdfast has ended");
                     return Ok(());
                 };
+                if nr_failed == FAILURES_MAX {
+                    return Err(why.context(
+                        "the scx_holdfast that runs does not answer as this one expects: another version?",
+                    ));
+                }
                 client = again;
-                continue;
             }
         }
-        thread::sleep(interval);
     }
 }
 
@@ -50,10 +62,10 @@ fn connect() -> Result<StatsClient> {
 fn reconnect() -> Option<StatsClient> {
     let until = Instant::now() + RESTART_LIMIT;
     while Instant::now() < until {
+        thread::sleep(Duration::from_millis(200));
         if let Ok(client) = connect() {
             return Some(client);
         }
-        thread::sleep(Duration::from_millis(200));
     }
     None
 }
