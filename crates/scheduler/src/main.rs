@@ -304,11 +304,13 @@ impl<'a> Scheduler<'a> {
         skel.struct_ops.holdfast_ops_mut().exit_dump_len = opts.exit_dump_len;
         // Without the second, a task that ends goes round every queue, and its memory may take seconds to free. Without
         // the third, one that is alone on its CPU could not leave it for another core. Without the fourth, one that may not
-        // migrate for now has a turn of the kernel's, of 20 ms, before everybody else.
+        // migrate for now has a turn of the kernel's, of 20 ms, before everybody else. The last: the kernel still knows
+        // which CPUs idle.
         skel.struct_ops.holdfast_ops_mut().flags = *compat::SCX_OPS_ALLOW_QUEUED_WAKEUP
             | *compat::SCX_OPS_ENQ_EXITING
             | *compat::SCX_OPS_ENQ_LAST
-            | *compat::SCX_OPS_ENQ_MIGRATION_DISABLED;
+            | *compat::SCX_OPS_ENQ_MIGRATION_DISABLED
+            | *compat::SCX_OPS_KEEP_BUILTIN_IDLE;
         // On its way out of the kernel, which since Linux 7.0 lets no real-time task starve the others of a CPU.
         if !compat::struct_has_field("sched_ext_ops", "cpu_release")? {
             skel.struct_ops.holdfast_ops_mut().cpu_release = std::ptr::null_mut();

@@ -203,9 +203,41 @@ fn shares_follow_groups() {
     start_in_group(&machine, "realtime", "", Some(vec![0]), &realtime);
     assert_shares("beside a real-time task", &used(&machine, &names[..2]), &[50.0; 2]);
     kill(&machine, &["a", "b", "realtime"]);
+    woken_by_who_goes_on(&machine);
 
     end_scheduler(&machine);
     machine.shut_down().unwrap();
+}
+
+/// Whom somebody wakes that goes on runs at once where a CPU idles: who writes to a pipe says of itself that it is about
+/// to sleep (a synchronous wakeup), and is not.
+fn woken_by_who_goes_on(machine: &Machine) {
+    shell(machine, "mkfifo /tmp/lines");
+    let on_cpu_0 = |name: &str, command: &str| {
+        let argv = ["/bin/sh", "-c", command].map(str::to_owned).to_vec();
+        let spawn = Spawn { name: name.into(), argv, cpus: Some(vec![0]), ..Spawn::default() };
+        machine.request(Request::Spawn(spawn)).unwrap();
+    };
+    let reader =
+        || match machine.request(Request::CpuTimes { names: vec!["reader".into()] }).unwrap() {
+            Reply::CpuTimes(times) => (times.t_ns, times.tasks[0].clone()),
+            other => panic!("{other:?}"),
+        };
+    // It goes to sleep on CPU 0, and may run on both when it wakes.
+    on_cpu_0("reader", "exec <> /tmp/lines; while read -r line; do :; done");
+    std::thread::sleep(Duration::from_secs(1));
+    shell(machine, &format!("taskset -p 3 {}", reader().1.pid));
+    let line = "i=0; while [ $i -lt 20 ]; do i=$((i+1)); done; echo";
+    on_cpu_0("writer", &format!("exec > /tmp/lines; while :; do {line}; done"));
+    let (from, before) = reader();
+    std::thread::sleep(WINDOW);
+    let (to, after) = reader();
+    let percent = |ns: u64| ns as f64 / (to - from) as f64 * 100.0;
+    let (ran, waited) =
+        (percent(after.run_ns - before.run_ns), percent(after.wait_ns - before.wait_ns));
+    println!("a reader beside an idle CPU ran for {ran:.0} % and waited for {waited:.0}");
+    assert!(ran > 1.0 && waited < 10.0, "{ran} {waited}");
+    kill(machine, &["writer", "reader"]);
 }
 
 #[test]

@@ -94,7 +94,8 @@ struct cpu_ctx {
 	u64 look_ns;	/* the step after which the running vCPU is looked at next */
 	u64 held_since; /* since when each look has found it a holder; 0: the last one did not */
 	struct hf_spin spin;
-	u64 late_check_at; /* when it next looks for those who wait for ever */
+	u64 late_check_at;    /* when it next looks for those who wait for ever */
+	u32 turns_until_late; /* and how many turns of others come before */
 	u32 masks; /* of its LLC's queues by mask: those in which tasks may be that may run here */
 	u32 nr_seen;	    /* of the queue that it goes through just now */
 	bool late_from_end; /* where it began the last time */
@@ -106,6 +107,7 @@ struct cpu_ctx {
 	bool wanted;
 	bool has_own_time; /* which is @vtime_here; else it is the host's */
 	bool preempting;   /* a waking task has asked for this CPU */
+	bool for_vcpu;	   /* and is a vCPU */
 	bool grace_over;   /* the timer has decided: no new grace for this turn */
 	bool kicked; /* the running vCPU gives its CPU to the next owner of a lock that it has released */
 	bool shared;	 /* at the last tick another thread of its core was busy */

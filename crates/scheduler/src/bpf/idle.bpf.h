@@ -113,4 +113,19 @@ static void leave_core(struct task_struct *p, u64 enq_flags)
 	scx_bpf_kick_cpu(cpu, cpu == here ? 0 : SCX_KICK_IDLE);
 }
 
+/*
+ * @cpu is seen to be idle from now on. Whoever was queued between its last look and this was told of no idle CPU,
+ * and would wait for the end of a turn.
+ */
+void BPF_STRUCT_OPS(holdfast_update_idle, s32 cpu, bool idle)
+{
+	struct cpu_ctx *cctx;
+
+	if (!idle)
+		return;
+	cctx = cpu_ctx_of(cpu);
+	if (cctx && others_wait(cpu, cctx))
+		scx_bpf_kick_cpu(cpu, 0);
+}
+
 #endif /* __SCX_HOLDFAST_IDLE_BPF_H */

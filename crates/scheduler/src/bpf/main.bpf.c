@@ -345,7 +345,9 @@ void BPF_STRUCT_OPS(holdfast_enable, struct task_struct *p)
 	}
 }
 
-s32 BPF_STRUCT_OPS(holdfast_init_task, struct task_struct *p, struct scx_init_task_args *args)
+/* Sleepable: who forks may wait for memory. */
+s32 BPF_STRUCT_OPS_SLEEPABLE(holdfast_init_task, struct task_struct *p,
+			     struct scx_init_task_args *args)
 {
 	struct task_ctx *tctx;
 
@@ -425,4 +427,5 @@ SCX_OPS_DEFINE(holdfast_ops, .select_cpu = (void *)holdfast_select_cpu,
 	       .cgroup_move = (void *)holdfast_cgroup_move,
 	       .cgroup_set_weight = (void *)holdfast_cgroup_set_weight,
 	       .cgroup_set_idle = (void *)holdfast_cgroup_set_idle, .init = (void *)holdfast_init,
-	       .exit = (void *)holdfast_exit, .timeout_ms = 30000, .name = "holdfast");
+	       .update_idle = (void *)holdfast_update_idle, .exit = (void *)holdfast_exit,
+	       .timeout_ms = 30000, .name = "holdfast");

@@ -269,6 +269,10 @@ static bool next_is_late(s32 cpu, struct cpu_ctx *cctx, u32 llc, u64 now)
 	u64 own = HF_CPU_QUEUE + cpu;
 	bool from_end, found;
 
+	if (cctx->turns_until_late) {
+		cctx->turns_until_late--;
+		return false;
+	}
 	if (time_before(now, cctx->late_check_at))
 		return false;
 	from_end = cctx->late_from_end = !cctx->late_from_end;
@@ -276,10 +280,12 @@ static bool next_is_late(s32 cpu, struct cpu_ctx *cctx, u32 llc, u64 now)
 	found = found || serve_late(llc, cpu, now, from_end) ||
 		serve_late_by_mask(llc, cpu, cctx->masks, now, from_end);
 	found = found || (cctx->has_pinned && !from_end && serve_late(own, cpu, now, from_end));
-	/* Where there is one there may be many. */
+	/* Where there is one there may be many. Turns are longer than slices where ticks are, and shorter of who sleeps. */
 	cctx->late_check_at = now + (found ? LATE_TURNS * params.slice_ns : LATE_CHECK_NS);
-	if (found)
+	if (found) {
+		cctx->turns_until_late = LATE_TURNS - 1;
 		stat_add(HF_STAT_LATE, 1);
+	}
 	return found;
 }
 

@@ -37,7 +37,11 @@ static void note_waker(struct task_struct *p, struct task_ctx *tctx)
 s32 BPF_STRUCT_OPS(holdfast_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 {
 	bool is_idle = false;
-	s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
+	/*
+	 * With SCX_WAKE_SYNC it may be the waker's, which is called idle, and whoever runs there would go on: one that an
+	 * interrupt has taken for the waker, or a real-time task.
+	 */
+	s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags & ~SCX_WAKE_SYNC, &is_idle);
 	struct task_ctx *tctx = task_ctx_of(p);
 
 	if (!is_idle) {
@@ -88,8 +92,10 @@ static void wakeup_preempt(struct task_struct *p, u64 key, u32 weight, bool by_s
 	if (victim >= 0 && hf_wakeup_preempts(key, victim_vtime, weight, by_sibling, &params)) {
 		struct cpu_ctx *cctx = cpu_ctx_of(victim);
 
-		if (cctx)
+		if (cctx) {
 			cctx->preempting = true;
+			cctx->for_vcpu = vcpu_of(p);
+		}
 		stat_add(HF_STAT_WAKEUP_PREEMPT, 1);
 		scx_bpf_kick_cpu(victim, SCX_KICK_PREEMPT);
 	}
@@ -101,6 +107,8 @@ static void wakeup_preempt(struct task_struct *p, u64 key, u32 weight, bool by_s
  * would swap CPUs with a neighbour whose turn happens to end, which costs a vCPU its
  * TLB, and would do so for every daemon that wakes on a host that is not overcommitted.
  * Whom others wait for is queued: a CPU that comes to idle takes it, or a sibling that spins.
+ * So is who makes room for a vCPU: this CPU does not ask whom to run next while somebody waits in its
+ * local queue, and at the end of its turn that vCPU would have neither grace nor whom it yields to.
  */
 static bool resumes_here(struct task_struct *p, const struct task_ctx *tctx, u64 enq_flags)
 {
@@ -108,7 +116,8 @@ static bool resumes_here(struct task_struct *p, const struct task_ctx *tctx, u64
 	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
 
 	return !(enq_flags & (SCX_ENQ_WAKEUP | SCX_ENQ_REENQ)) && cctx && cctx->preempting &&
-	       !cctx->has_pinned && !tctx->stuck && !llc_waits(cctx, llc_of(cpu));
+	       !cctx->for_vcpu && !cctx->has_pinned && !tctx->stuck &&
+	       !llc_waits(cctx, llc_of(cpu));
 }
 
 /*
@@ -145,8 +154,10 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	/* At the end of a turn it waits like everybody else: two of them would have the CPU for ever. */
 	if (!tctx || (woken && is_pcpu_kthread(p))) {
 		cctx = cpu_ctx_of(scx_bpf_task_cpu(p));
-		if (cctx)
+		if (cctx) {
 			cctx->preempting = true;
+			cctx->for_vcpu = false;
+		}
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, params.slice_ns, enq_flags | SCX_ENQ_PREEMPT);
 		return;
 	}
