@@ -48,11 +48,12 @@ static u32 nr_stuck ALONE;
 static u32 llc_masks[HF_MAX_LLCS] ALONE;
 
 struct task_ctx {
-	u64 vtime;	  /* by the clock of @cpu */
-	u64 charged_ns;	  /* of its CPU time: how much of it vtime is charged for */
-	u64 unearned_ns;  /* ran since its VM was last credited for it */
-	u64 ungrouped_ns; /* ran since its groups were last charged for it */
-	u64 stopped_at;	  /* when it was preempted, if it is in its VM's list */
+	u64 vtime;	       /* by the clock of @cpu */
+	u64 charged_ns;	       /* of its CPU time: how much of it vtime is charged for */
+	u64 unearned_ns;       /* ran since its VM was last credited for it */
+	u64 ungrouped_ns;      /* ran since its groups were last charged for it */
+	u64 disbelieved_until; /* it had said that it was about to sleep, and was not */
+	u64 stopped_at;	       /* when it was preempted, if it is in its VM's list */
 	u64 waits_since; /* since when it has been ready and not run, as the kernel's watchdog counts; 0: it runs or sleeps */
 	u64 queue;	 /* the queue it is in, if @queued */
 	u64 group;	 /* cgroup that it counts in while runnable; 0: none */
@@ -94,6 +95,7 @@ struct cpu_ctx {
 	u64 look_ns;	/* the step after which the running vCPU is looked at next */
 	u64 held_since; /* since when each look has found it a holder; 0: the last one did not */
 	struct hf_spin spin;
+	u64 sync_at; /* when the running task said that it was about to sleep, and was believed; 0: it did not */
 	u64 late_check_at;    /* when it next looks for those who wait for ever */
 	u32 turns_until_late; /* and how many turns of others come before */
 	u32 masks; /* of its LLC's queues by mask: those in which tasks may be that may run here */

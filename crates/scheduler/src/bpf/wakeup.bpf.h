@@ -34,14 +34,41 @@ static void note_waker(struct task_struct *p, struct task_ctx *tctx)
 	tctx->class = end_class(v, hf_read_class(v));
 }
 
+/* Who says that it is about to sleep has so long for that; if it does not, it is not believed for a while. */
+#define SLEEPS_SOON_NS	   (100ULL * 1000)
+#define DISBELIEVED_FOR_NS (100ULL * 1000 * 1000)
+
+/*
+ * May the waker, which says that it is about to sleep (SCX_WAKE_SYNC), be believed? Then whom it wakes waits for its CPU,
+ * although others idle. Not if it is a vCPU, or real-time, or only somebody whom an interrupt has taken for one.
+ * Returns its CPU.
+ */
+static struct cpu_ctx *sleeps_soon(void)
+{
+	struct task_struct *waker = bpf_get_current_task_btf();
+	struct cpu_ctx *cctx = cpu_ctx_of(bpf_get_smp_processor_id());
+	struct task_ctx *tctx = task_ctx_of(waker);
+
+	if (!cctx || !tctx || !bpf_in_task() || cctx->curr_tid != waker->pid || vcpu_of(waker) ||
+	    time_before(scx_bpf_now(), tctx->disbelieved_until))
+		return NULL;
+	return cctx;
+}
+
+/* @p stops: has it slept as soon as it said? */
+static void note_sleep(struct task_ctx *tctx, struct cpu_ctx *cctx, u64 now)
+{
+	if (cctx->sync_at && time_delta(now, cctx->sync_at) > SLEEPS_SOON_NS)
+		tctx->disbelieved_until = now + DISBELIEVED_FOR_NS;
+	cctx->sync_at = 0;
+}
+
 s32 BPF_STRUCT_OPS(holdfast_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 {
+	struct cpu_ctx *sync = wake_flags & SCX_WAKE_SYNC ? sleeps_soon() : NULL;
 	bool is_idle = false;
-	/*
-	 * With SCX_WAKE_SYNC it may be the waker's, which is called idle, and whoever runs there would go on: one that an
-	 * interrupt has taken for the waker, or a real-time task.
-	 */
-	s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags & ~SCX_WAKE_SYNC, &is_idle);
+	s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu,
+					 sync ? wake_flags : wake_flags & ~SCX_WAKE_SYNC, &is_idle);
 	struct task_ctx *tctx = task_ctx_of(p);
 
 	if (!is_idle) {
@@ -49,6 +76,8 @@ s32 BPF_STRUCT_OPS(holdfast_select_cpu, struct task_struct *p, s32 prev_cpu, u64
 			note_waker(p, tctx);
 		return cpu;
 	}
+	if (sync && cpu == bpf_get_smp_processor_id() && !sync->sync_at)
+		sync->sync_at = scx_bpf_now();
 	/* An idle CPU needs no queue, and so no lock that others want. */
 	if (tctx)
 		place(tctx, cpu, true);
