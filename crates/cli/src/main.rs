@@ -45,7 +45,7 @@ enum Command {
     Lab(lab::Command),
     /// For other programs: counts preemptions of vCPUs by what the vCPU was doing, under any scheduler.
     ///
-    /// Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN and CAP_SYS_PTRACE) and a kernel with BTF. Each line
+    /// Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH) and a kernel with BTF. Each line
     /// printed is a JSON object of schema holdfast.preemptions/1 with counters since the start.
     #[command(hide = true)]
     Preemptions(preemptions::Args),

@@ -25,7 +25,7 @@ pub(crate) fn check_bpf() -> Result<(), ObserverError> {
 
 /// Likewise where there is no KVM to be observed, or its functions cannot be found.
 pub(crate) fn check_kvm() -> Result<(), ObserverError> {
-    let needed = "CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN and CAP_SYS_PTRACE";
+    let needed = "CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH";
     check_bpf_of(needed)?;
     let is_module = find_kvm(|path| Path::new(path).exists())?;
     // A module's types are found by number, which takes more than CAP_BPF.
