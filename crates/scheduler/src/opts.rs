@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! What the command line says.
+
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, value_parser};
+use holdfast_policy::Params;
+use scx_utils::libbpf_clap_opts::LibbpfOpts;
+
+/// A sched_ext scheduler for KVM hosts that does not lose a lock holder.
+///
+/// It finds the vCPUs of the host by itself, reads from outside what their guest kernels are
+/// doing, and lets a vCPU that holds a lock finish before it is preempted. Guests need no change
+/// and no agent. Ctrl-C unloads it; the host goes back to its own scheduler.
+///
+/// Exit codes: 0 ended as asked (by SysRq-S, too), 1 failed, or ended by the kernel, 2 wrong usage, 77 refused: nothing
+/// was loaded. `holdfast doctor` shows what is checked before.
+#[derive(Debug, Parser)]
+pub(crate) struct Opts {
+    /// Time a task may run while others wait, in us: 100 to 20000. The kernel ends a scheduler under which a task waits
+    /// for 30 s, as it would with 20000 where 1500 tasks want each CPU.
+    #[clap(short = 's', long, default_value_t = Params::DEFAULT.slice_ns / 1000)]
+    #[clap(value_parser = value_parser!(u64).range(100..=20_000))]
+    pub(crate) slice_us: u64,
+
+    /// Longest time a vCPU in a critical section is kept running past its turn, in us: 5 to 10000.
+    #[clap(long, default_value_t = Params::DEFAULT.grace_max_ns / 1000)]
+    #[clap(value_parser = value_parser!(u64).range(5..=10_000))]
+    pub(crate) grace_max_us: u64,
+
+    /// After how long such a vCPU is looked at first, in us, 5 to --grace-max-us; each further look is twice as late.
+    #[clap(long, default_value_t = Params::DEFAULT.grace_step_ns / 1000)]
+    #[clap(value_parser = value_parser!(u64).range(5..=10_000))]
+    pub(crate) grace_step_us: u64,
+
+    /// Most grace a VM may use, in per mille of the CPU time it uses: 0 to 1000.
+    #[clap(long, default_value_t = Params::DEFAULT.grace_share_permille)]
+    #[clap(value_parser = value_parser!(u32).range(0..=1000))]
+    pub(crate) grace_share: u32,
+
+    /// Most grace a VM can save up, in us: 0 to 1000000.
+    #[clap(long, default_value_t = Params::DEFAULT.grace_bank_max_ns / 1000)]
+    #[clap(value_parser = value_parser!(u64).range(0..=1_000_000))]
+    pub(crate) grace_bank_us: u64,
+
+    /// How far ahead of its turn a preempted lock holder is queued, in per mille of a slice: 0 to 10000. Best as long as
+    /// a turn and the longest grace together, as the defaults are: change it with them.
+    #[clap(long, default_value_t = Params::DEFAULT.resume_boost_permille)]
+    #[clap(value_parser = value_parser!(u32).range(0..=10_000))]
+    pub(crate) resume_boost: u32,
+
+    /// How soon a running vCPU is looked at while siblings of it are preempted in critical sections or in a lock's queue,
+    /// in us, 20 to 100000; a look that finds it busy makes the next one twice as late. The first one after it has come to
+    /// run is sooner, at random, by up to 32 times.
+    #[clap(long, default_value_t = Params::DEFAULT.look_ns / 1000)]
+    #[clap(value_parser = value_parser!(u64).range(20..=100_000))]
+    pub(crate) look_us: u64,
+
+    /// How long a vCPU may spin, as pause-loop exits tell, before KVM's choice of sibling is followed where no preempted
+    /// lock holder is known, in us: 0 to 100000. Where waiters for paravirtual locks exit it is followed at once. Who looks
+    /// like a lock holder for as long while another one is preempted is taken to spin for that one.
+    #[clap(long, default_value_t = Params::DEFAULT.spin_ns / 1000)]
+    #[clap(value_parser = value_parser!(u64).range(0..=100_000))]
+    pub(crate) spin_us: u64,
+
+    /// By how much a waking task has to be behind a running one to take its CPU, in per mille of a slice, 0 to 10000.
+    /// With 1000 or more even one that has slept for long may have to wait for the end of a turn.
+    #[clap(long, default_value_t = Params::DEFAULT.wakeup_margin_permille)]
+    #[clap(value_parser = value_parser!(u32).range(0..=10_000))]
+    pub(crate) wakeup_margin: u32,
+
+    /// The same, 0 to 10000, if it is more, of a vCPU that another of its VM wakes. With less, those that wait for each
+    /// other in ways that the host cannot see, such as for a mutex, take turns from each other and from the rest of the host.
+    #[clap(long, default_value_t = Params::DEFAULT.sibling_margin_permille)]
+    #[clap(value_parser = value_parser!(u32).range(0..=10_000))]
+    pub(crate) sibling_margin: u32,
+
+    /// Do not read guests: the base scheduler alone, for comparison.
+    #[clap(long)]
+    pub(crate) no_guest_knowledge: bool,
+
+    /// Do not let vCPUs in critical sections run past their turn, for comparison.
+    #[clap(long)]
+    pub(crate) no_grace: bool,
+
+    /// Do not queue preempted lock holders ahead of their turn, for comparison.
+    #[clap(long)]
+    pub(crate) no_resume_first: bool,
+
+    /// Ignore the targets of directed yields, as other schedulers do, for comparison.
+    #[clap(long)]
+    pub(crate) no_directed_yield: bool,
+
+    /// Do not deschedule vCPUs that wait for a preempted sibling, for comparison.
+    #[clap(long)]
+    pub(crate) no_waiters: bool,
+
+    /// How much the kernel may say of why it has ended the scheduler, in bytes: 0, which is its default, to 16777216.
+    #[clap(long, default_value = "0")]
+    #[clap(value_parser = value_parser!(u32).range(0..=16 << 20))]
+    pub(crate) exit_dump_len: u32,
+
+    /// Report statistics every so many seconds.
+    #[clap(long, value_name = "SECONDS", value_parser = parse_interval, conflicts_with = "monitor")]
+    pub(crate) stats: Option<Duration>,
+
+    /// Report statistics of a running scx_holdfast every so many seconds; none is started.
+    #[clap(long, value_name = "SECONDS", value_parser = parse_interval)]
+    pub(crate) monitor: Option<Duration>,
+
+    /// Say more, including what libbpf does.
+    #[clap(short = 'v', long)]
+    pub(crate) verbose: bool,
+
+    /// Print the version and exit.
+    #[clap(short = 'V', long)]
+    pub(crate) version: bool,
+
+    /// Describe the statistics and exit.
+    #[clap(long)]
+    pub(crate) help_stats: bool,
+
+    #[clap(flatten, next_help_heading = "Libbpf Options")]
+    pub(crate) libbpf: LibbpfOpts,
+}
+
+fn parse_interval(arg: &str) -> Result<Duration, String> {
+    let seconds: f64 = arg.parse().map_err(|err| format!("{err}"))?;
+    if !(0.1..=86400.0).contains(&seconds) {
+        return Err("give a number of seconds from 0.1 to 86400".into());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+impl Opts {
+    /// Those of the command line. Ends the process, as everything wrong there does, if they do not go together.
+    pub(crate) fn read() -> Self {
+        let opts = Self::parse();
+        if opts.grace_step_us > opts.grace_max_us {
+            let (step, max) = (opts.grace_step_us, opts.grace_max_us);
+            let why = format!("--grace-step-us ({step}) has to be at most --grace-max-us ({max})");
+            Self::command().error(ErrorKind::ValueValidation, why).exit();
+        }
+        if let Some(path) = &opts.libbpf.btf_custom_path
+            && let Err(err) = std::fs::File::open(path)
+        {
+            let why = format!("--btf-custom-path {path}: {err}");
+            Self::command().error(ErrorKind::ValueValidation, why).exit();
+        }
+        opts
+    }
+
+    pub(crate) fn params(&self) -> Params {
+        Params {
+            slice_ns: self.slice_us * 1000,
+            grace_max_ns: self.grace_max_us * 1000,
+            grace_step_ns: self.grace_step_us * 1000,
+            grace_bank_max_ns: self.grace_bank_us * 1000,
+            grace_share_permille: self.grace_share,
+            resume_boost_permille: self.resume_boost,
+            spin_ns: self.spin_us * 1000,
+            look_ns: self.look_us * 1000,
+            wakeup_margin_permille: self.wakeup_margin,
+            sibling_margin_permille: self.sibling_margin,
+        }
+    }
+}
