@@ -67,6 +67,15 @@ u64 nr_deferred_events;
 /* vCPU threads that could not be tracked, for want of memory or of room in @vms. */
 u64 nr_untracked;
 
+/* Has KVM looked for the record that the guest has? It does on the first use after the MSR is written. */
+static bool has_record(struct kvm_vcpu___hf *kv)
+{
+	u64 msr = kv->arch.st.msr_val;
+
+	return msr & KVM_MSR_ENABLED && kv->arch.st.cache.gpa == (msr & KVM_STEAL_VALID_BITS) &&
+	       kv->arch.st.cache.memslot;
+}
+
 /*
  * Where the record is now. False if KVM has not resolved it (yet). @kv is an argument of
  * the function that is traced: what it points to is loaded without the help of a function
@@ -75,14 +84,11 @@ u64 nr_untracked;
 static bool read_record(struct kvm_vcpu___hf *kv, struct hf_vcpu *rec)
 {
 	struct kvm_memory_slot___hf *slot = kv->arch.st.cache.memslot;
-	u64 msr = kv->arch.st.msr_val;
-	u64 gpa = msr & KVM_STEAL_VALID_BITS;
 
-	/* The cache is filled on the first use after the MSR is written; before, it is the old one. */
-	if (!(msr & KVM_MSR_ENABLED) || kv->arch.st.cache.gpa != gpa || !slot)
+	if (!has_record(kv))
 		return false;
 
-	rec->steal_gpa = gpa;
+	rec->steal_gpa = kv->arch.st.cache.gpa;
 	rec->steal_hva = kv->arch.st.cache.hva;
 	rec->slot_gpa = slot->base_gfn << HF_PAGE_SHIFT;
 	rec->slot_hva = slot->userspace_addr;
@@ -96,12 +102,8 @@ static bool read_record(struct kvm_vcpu___hf *kv, struct hf_vcpu *rec)
  */
 static bool is_stale(struct kvm_vcpu___hf *kv)
 {
-	u64 msr = kv->arch.st.msr_val;
-
-	if (!(msr & KVM_MSR_ENABLED) || kv->arch.st.cache.gpa != (msr & KVM_STEAL_VALID_BITS) ||
-	    !kv->arch.st.cache.memslot)
-		return false;
-	return kv->arch.st.cache.generation != BPF_CORE_READ(kv, kvm, memslots[0], generation);
+	return has_record(kv) &&
+	       kv->arch.st.cache.generation != BPF_CORE_READ(kv, kvm, memslots[0], generation);
 }
 
 /* The VM of a vCPU: that of who ran the first of them. Processes that share an address space may run one VM's. */
@@ -316,7 +318,7 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 	if (changed && is_stale(kv)) {
 		/* The next load tells; what is known of another vCPU, or of another record, is not of this one. */
 		if (v->kvm != rec.kvm || v->born != vm->born ||
-		    v->steal_gpa != (kv->arch.st.msr_val & KVM_STEAL_VALID_BITS))
+		    v->steal_gpa != kv->arch.st.cache.gpa)
 			v->epoch = 0;
 		return 0;
 	}

@@ -41,18 +41,17 @@ static void note_waker(struct task_struct *p, struct task_ctx *tctx)
 /*
  * May the waker, which says that it is about to sleep (SCX_WAKE_SYNC), be believed? Then whom it wakes waits for its CPU,
  * although others idle. Not if it is a vCPU, or real-time, or only somebody whom an interrupt has taken for one.
- * Returns its CPU.
+ * @cctx is that of its CPU.
  */
-static struct cpu_ctx *sleeps_soon(void)
+static bool sleeps_soon(const struct cpu_ctx *cctx, u64 now)
 {
 	struct task_struct *waker = bpf_get_current_task_btf();
-	struct cpu_ctx *cctx = cpu_ctx_of(bpf_get_smp_processor_id());
-	struct task_ctx *tctx = task_ctx_of(waker);
+	struct task_ctx *tctx;
 
-	if (!cctx || !tctx || !bpf_in_task() || cctx->curr_tid != waker->pid || vcpu_of(waker) ||
-	    time_before(scx_bpf_now(), tctx->disbelieved_until))
-		return NULL;
-	return cctx;
+	if (!bpf_in_task() || cctx->curr_tid != waker->pid || vcpu_of(waker))
+		return false;
+	tctx = task_ctx_of(waker);
+	return tctx && !time_before(now, tctx->disbelieved_until);
 }
 
 /* @p stops: has it slept as soon as it said? */
@@ -65,24 +64,40 @@ static void note_sleep(struct task_ctx *tctx, struct cpu_ctx *cctx, u64 now)
 
 s32 BPF_STRUCT_OPS(holdfast_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flags)
 {
-	struct cpu_ctx *sync = wake_flags & SCX_WAKE_SYNC ? sleeps_soon() : NULL;
-	bool is_idle = false;
-	s32 cpu = scx_bpf_select_cpu_dfl(p, prev_cpu,
-					 sync ? wake_flags : wake_flags & ~SCX_WAKE_SYNC, &is_idle);
 	struct task_ctx *tctx = task_ctx_of(p);
+	struct cpu_ctx *sync = NULL;
+	s32 here = bpf_get_smp_processor_id(), cpu;
+	bool is_idle = false;
+	u64 now = 0;
 
+	if (wake_flags & SCX_WAKE_SYNC) {
+		now = scx_bpf_now();
+		sync = cpu_ctx_of(here);
+		if (!sync || !sleeps_soon(sync, now)) {
+			sync = NULL;
+			wake_flags &= ~SCX_WAKE_SYNC;
+		}
+	}
+	cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
 	if (!is_idle) {
 		if (tctx)
 			note_waker(p, tctx);
 		return cpu;
 	}
-	if (sync && cpu == bpf_get_smp_processor_id() && !sync->sync_at)
-		sync->sync_at = scx_bpf_now();
+	if (sync && cpu == here && !sync->sync_at)
+		sync->sync_at = now;
 	/* An idle CPU needs no queue, and so no lock that others want. */
 	if (tctx)
 		place(tctx, cpu, true);
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, params.slice_ns, 0);
 	return cpu;
+}
+
+/* A waking task is to have the CPU of @cctx. */
+static void ask_for_cpu(struct cpu_ctx *cctx, bool for_vcpu)
+{
+	cctx->preempting = true;
+	cctx->for_vcpu = for_vcpu;
 }
 
 /*
@@ -121,10 +136,8 @@ static void wakeup_preempt(struct task_struct *p, u64 key, u32 weight, bool by_s
 	if (victim >= 0 && hf_wakeup_preempts(key, victim_vtime, weight, by_sibling, &params)) {
 		struct cpu_ctx *cctx = cpu_ctx_of(victim);
 
-		if (cctx) {
-			cctx->preempting = true;
-			cctx->for_vcpu = vcpu_of(p);
-		}
+		if (cctx)
+			ask_for_cpu(cctx, vcpu_of(p));
 		stat_add(HF_STAT_WAKEUP_PREEMPT, 1);
 		scx_bpf_kick_cpu(victim, SCX_KICK_PREEMPT);
 	}
@@ -183,10 +196,8 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	/* At the end of a turn it waits like everybody else: two of them would have the CPU for ever. */
 	if (!tctx || (woken && is_pcpu_kthread(p))) {
 		cctx = cpu_ctx_of(scx_bpf_task_cpu(p));
-		if (cctx) {
-			cctx->preempting = true;
-			cctx->for_vcpu = false;
-		}
+		if (cctx)
+			ask_for_cpu(cctx, false);
 		scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, params.slice_ns, enq_flags | SCX_ENQ_PREEMPT);
 		return;
 	}
