@@ -90,11 +90,10 @@ pub(crate) fn functions(host: &Host) -> Check {
     if !host.exists("/sys/module/kvm") {
         return Check::skip(NAME, "not looked for: the kvm module is not loaded");
     }
-    let Some(list) = lists.iter().find_map(|list| File::open(host.path(list)).ok()) else {
-        return Check::skip(
-            NAME,
-            "not known: nobody may read /sys/kernel/tracing/available_filter_functions (is tracefs mounted there?)",
-        );
+    let [first, second] = lists.map(|list| File::open(host.path(&list)).map_err(|e| (list, e)));
+    let list = match first.or_else(|refused| second.map_err(|_| refused)) {
+        Ok(list) => list,
+        Err((list, why)) => return Check::skip(NAME, format!("not known: reading {list}: {why}")),
     };
     // "kvm_arch_vcpu_load [kvm]"
     let mut missing = Vec::from(TARGETS);

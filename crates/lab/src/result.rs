@@ -248,7 +248,7 @@ impl Verdict {
 pub enum ResultError {
     /// The file could not be read.
     #[error(
-        "cannot read the result {path}: {why}; give the result.json that `holdfast lab run` left"
+        "cannot read the result {path}: {why}; give the result.json that `holdfast lab run` leaves when it ends"
     )]
     Read {
         /// The file.

@@ -267,7 +267,7 @@ impl Decisions {
     fn format<W: Write>(&self, w: &mut W, whose: &str) -> Result<()> {
         writeln!(
             w,
-            "  {whose:>8} grace: {} steps {:.2} ms, released {} capped {} budget {} backed off {} waits {}",
+            "  {whose:>8} grace: steps {} ms {:.2} released {} capped {} over budget {} backed off {} waits {} nothing to protect {}",
             self.nr_extended,
             self.grace_ns as f64 / 1e6,
             self.nr_released,
@@ -275,19 +275,19 @@ impl Decisions {
             self.nr_over_budget,
             self.nr_backed_off,
             self.nr_waits,
+            self.nr_unprotected,
         )?;
         writeln!(w, "  {:>8} grace needed, us (log2): {:?}", "", self.grace_need_us_log2)?;
         writeln!(
             w,
-            "  {:>8} preempted: free {} holder {} irq {} head {} waiter {} unknown {}, protected {:.2} ms",
+            "  {:>8} preempted: holder {} irq {} head {} waiter {} free {} unknown {}",
             "",
-            self.nr_preempted_free,
             self.nr_preempted_holder,
             self.nr_preempted_irq,
             self.nr_preempted_head,
             self.nr_preempted_waiter,
+            self.nr_preempted_free,
             self.nr_preempted_unknown,
-            self.protected_waiting_ns as f64 / 1e6,
         )?;
         writeln!(
             w,
@@ -319,9 +319,10 @@ impl Decisions {
         )?;
         writeln!(
             w,
-            "  {:>8} resumed first {}, looks: holder {} called {} busy {}, missed {}",
+            "  {:>8} resumed: first {} ms waited {:.2}, looks: holder {} called {} busy {} missed {}",
             "",
             self.nr_resumed_first,
+            self.protected_waiting_ns as f64 / 1e6,
             self.nr_look_to_holder,
             self.nr_look_to_called,
             self.nr_looked,

@@ -52,7 +52,7 @@ fn watch(machine: &Machine, pid: u64) {
         lines.find(is_of_vm).expect("it watches until it is ended");
         let [need, preempted, asked] = [(); 3].map(|()| lines.next().unwrap());
         assert!(need.trim_start().starts_with("grace needed, us (log2): ["), "{need}");
-        assert!(preempted.trim_start().starts_with("preempted: free "), "{preempted}");
+        assert!(preempted.trim_start().starts_with("preempted: holder "), "{preempted}");
         assert!(asked.trim_start().starts_with("yields at pause exits: holder "), "{asked}");
         let mut counts = asked.split([' ', ',']).filter_map(|word| word.parse::<u64>().ok());
         counts.any(|n| n > 0)
