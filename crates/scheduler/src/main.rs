@@ -64,11 +64,13 @@ struct Scheduler<'a> {
 }
 
 impl<'a> Scheduler<'a> {
+    /// Loads it; none if `shutdown` is asked for meanwhile, which takes seconds.
     fn init(
         opts: &Opts,
         scheduler_object: &'a mut MaybeUninit<OpenObject>,
         discovery_object: &'a mut MaybeUninit<OpenObject>,
-    ) -> Result<Self> {
+        shutdown: &AtomicBool,
+    ) -> Result<Option<Self>> {
         let params = opts.params();
         let purpose = if opts.no_guest_knowledge { Purpose::BaseOnly } else { Purpose::Guests };
         preflight::check(&Host::this(), purpose)?;
@@ -160,10 +162,14 @@ impl<'a> Scheduler<'a> {
         }
 
         let mut skel = scx_ops_load!(skel, holdfast_ops, uei)?;
+        if shutdown.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
         let struct_ops = Some(scx_ops_attach!(skel, holdfast_ops)?);
         let stats_server = StatsServer::new(stats::server_data()).launch()?;
 
-        Ok(Self { skel, struct_ops, discovery, vm_names: VmNames::default(), stats_server })
+        let vm_names = VmNames::default();
+        Ok(Some(Self { skel, struct_ops, discovery, vm_names, stats_server }))
     }
 
     /// Sum over CPUs of one of the counters of `bpf/intf.h`.
@@ -437,8 +443,9 @@ fn run(opts: &Opts) -> Result<()> {
     while !shutdown.load(Ordering::Relaxed) {
         let mut scheduler_object = MaybeUninit::uninit();
         let mut discovery_object = MaybeUninit::uninit();
-        let mut scheduler = Scheduler::init(opts, &mut scheduler_object, &mut discovery_object)
-            .map_err(preflight::explain)?;
+        let (scheduler, discovery) = (&mut scheduler_object, &mut discovery_object);
+        let loaded = Scheduler::init(opts, scheduler, discovery, &shutdown);
+        let Some(mut scheduler) = loaded.map_err(preflight::explain)? else { break };
         // The kernel may have taken one that it then could not enable, and whose end it has told of already.
         if !uei_exited!(&scheduler.skel, uei) {
             ready::notify();

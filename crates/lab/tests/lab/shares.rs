@@ -240,6 +240,40 @@ fn woken_by_who_goes_on(machine: &Machine) {
     kill(machine, &["writer", "reader"]);
 }
 
+/// Two that say of themselves that they are about to sleep, and are, leave a CPU to somebody who may run on no other. They
+/// may run on two; that a third one idles is what lets the kernel put whom the one wakes behind it, without asking.
+fn beside_two_that_wake_each_other() {
+    let spec = MachineSpec { cpus: 3, guest_kernels: Vec::new(), ..counting_spec() };
+    let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
+    start_scheduler(&machine, &["--no-guest-knowledge"]);
+    hog(&machine, "hog", "", Some(vec![1]));
+    // Its clock goes by 10 ms.
+    let argv = [
+        "/bin/sh",
+        "-c",
+        "last=; while read -r up _ < /proc/uptime; do now=${up%.*}${up#*.}; \
+         [ $((now - ${last:-$now})) -lt 4 ] || echo $((now - last)); last=$now; done > /tmp/gaps",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    let pinned = Spawn { name: "pinned".into(), argv, cpus: Some(vec![0]), ..Spawn::default() };
+    machine.request(Request::Spawn(pinned)).unwrap();
+    let pair = format!("{} --threads 2 --work-us 1500", machine.workload_path("pipes"));
+    start_in_group(&machine, "pair", "", Some(vec![0, 1]), &pair);
+    pass(&machine, 6.0);
+    let used = used(&machine, &["pinned", "pair"]);
+    let gaps = shell(&machine, "cat /tmp/gaps");
+    println!("{used:.0?} % of a CPU, one of them off it for so many times 10 ms: {gaps}");
+    assert!(used[0] > 40.0 && gaps.is_empty(), "{used:?} {gaps}");
+    end_scheduler(&machine);
+    machine.shut_down().unwrap();
+}
+
+#[test]
+fn nobody_is_kept_off_a_cpu_by_two_that_wake_each_other() {
+    on_an_emulated_host(beside_two_that_wake_each_other);
+}
+
 #[test]
 fn weights_of_groups_are_honoured() {
     on_an_emulated_host(shares_follow_groups);

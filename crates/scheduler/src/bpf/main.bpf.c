@@ -287,7 +287,7 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 
 	charge(p, tctx, cctx, now);
 	stop_looking(cctx, tctx);
-	note_sleep(tctx, cctx, now);
+	note_sleep(p, tctx, cctx, runnable, now);
 	cctx->curr_tid = 0;
 
 	/* Who halts holds nothing, and if nobody waits it took nothing. */

@@ -82,7 +82,8 @@ static struct hf_vm_ctx *vm_ctx_of(const struct hf_vcpu *v)
 	u32 key = 0;
 	u64 kvm;
 
-	if (!v)
+	/* Of a vCPU that is new, and was not read from KVM yet, nothing is known. */
+	if (!v || !v->kvm)
 		return NULL;
 	kvm = v->kvm;
 	vm = bpf_map_lookup_elem(&vm_ctxs, &kvm);

@@ -54,10 +54,13 @@ static bool sleeps_soon(const struct cpu_ctx *cctx, u64 now)
 	return tctx && !time_before(now, tctx->disbelieved_until);
 }
 
-/* @p stops: has it slept as soon as it said? */
-static void note_sleep(struct task_ctx *tctx, struct cpu_ctx *cctx, u64 now)
+/* @p stops: has it slept as soon as it said? Whose affinity changes stops as one that is not runnable, too, and goes on. */
+static void note_sleep(const struct task_struct *p, struct task_ctx *tctx, struct cpu_ctx *cctx,
+		       bool runnable, u64 now)
 {
-	if (cctx->sync_at && time_delta(now, cctx->sync_at) > SLEEPS_SOON_NS)
+	bool goes_on = !runnable && !p->__state;
+
+	if (cctx->sync_at && (goes_on || time_delta(now, cctx->sync_at) > SLEEPS_SOON_NS))
 		tctx->disbelieved_until = now + DISBELIEVED_FOR_NS;
 	cctx->sync_at = 0;
 }
@@ -73,7 +76,8 @@ s32 BPF_STRUCT_OPS(holdfast_select_cpu, struct task_struct *p, s32 prev_cpu, u64
 	if (wake_flags & SCX_WAKE_SYNC) {
 		now = scx_bpf_now();
 		sync = cpu_ctx_of(here);
-		if (!sync || !sleeps_soon(sync, now)) {
+		/* From its local queue this CPU goes on without a look at who waits in others: two would wake each other for ever. */
+		if (!sync || others_wait(here, sync) || !sleeps_soon(sync, now)) {
 			sync = NULL;
 			wake_flags &= ~SCX_WAKE_SYNC;
 		}
