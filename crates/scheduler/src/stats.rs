@@ -267,7 +267,7 @@ impl Decisions {
     fn format<W: Write>(&self, w: &mut W, whose: &str) -> Result<()> {
         writeln!(
             w,
-            "  {whose:>8} grace: steps {} ms {:.2} released {} capped {} over budget {} backed off {} waits {} nothing to protect {}",
+            "  {whose:>8} grace: steps {}, ms {:.2}, released {}, capped {}, over budget {}, backed off {}, waits {}, nothing to protect {}",
             self.nr_extended,
             self.grace_ns as f64 / 1e6,
             self.nr_released,
@@ -280,7 +280,7 @@ impl Decisions {
         writeln!(w, "  {:>8} grace needed, us (log2): {:?}", "", self.grace_need_us_log2)?;
         writeln!(
             w,
-            "  {:>8} preempted: holder {} irq {} head {} waiter {} free {} unknown {}",
+            "  {:>8} preempted: holder {}, irq {}, head {}, waiter {}, free {}, unknown {}",
             "",
             self.nr_preempted_holder,
             self.nr_preempted_irq,
@@ -291,8 +291,8 @@ impl Decisions {
         )?;
         writeln!(
             w,
-            "  {:>8} yields at pause exits: holder {} called {} named {} refused {}, \
-             after kicks: holder {} called {} named {} refused {}",
+            "  {:>8} yields at pause exits: holder {}, called {}, named {}, refused {}; \
+             after kicks: holder {}, called {}, named {}, refused {}",
             "",
             self.nr_pause_to_holder,
             self.nr_pause_to_called,
@@ -305,8 +305,8 @@ impl Decisions {
         )?;
         writeln!(
             w,
-            "  {:>8} yields after IPIs: holder {} called {} named {} refused {}, \
-             for other reasons: holder {} called {} named {} refused {}",
+            "  {:>8} yields after IPIs: holder {}, called {}, named {}, refused {}; \
+             for other reasons: holder {}, called {}, named {}, refused {}",
             "",
             self.nr_ipi_to_holder,
             self.nr_ipi_to_called,
@@ -319,7 +319,7 @@ impl Decisions {
         )?;
         writeln!(
             w,
-            "  {:>8} resumed: first {} ms waited {:.2}, looks: holder {} called {} busy {} missed {}",
+            "  {:>8} resumed: first {}, ms waited {:.2}; looks: holder {}, called {}, busy {}, missed {}",
             "",
             self.nr_resumed_first,
             self.protected_waiting_ns as f64 / 1e6,

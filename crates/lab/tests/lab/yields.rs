@@ -54,7 +54,7 @@ fn watch(machine: &Machine, pid: u64) {
         assert!(need.trim_start().starts_with("grace needed, us (log2): ["), "{need}");
         assert!(preempted.trim_start().starts_with("preempted: holder "), "{preempted}");
         assert!(asked.trim_start().starts_with("yields at pause exits: holder "), "{asked}");
-        let mut counts = asked.split([' ', ',']).filter_map(|word| word.parse::<u64>().ok());
+        let mut counts = asked.split([' ', ',', ';']).filter_map(|word| word.parse::<u64>().ok());
         counts.any(|n| n > 0)
     });
     assert!(told, "no yield in five reports");
