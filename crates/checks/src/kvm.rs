@@ -85,15 +85,15 @@ pub(crate) fn tracing(host: &Host) -> Check {
 /// a tenth of a second to make it, and refuses what is not on it anyway.
 pub(crate) fn functions(host: &Host) -> Check {
     const NAME: &str = "vcpu-functions";
-    let lists = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"]
-        .map(|dir| format!("{dir}/available_filter_functions"));
+    const LIST: &str = "/sys/kernel/tracing/available_filter_functions";
+    const LIST_IN_DEBUGFS: &str = "/sys/kernel/debug/tracing/available_filter_functions";
     if !host.exists("/sys/module/kvm") {
         return Check::skip(NAME, "not looked for: the kvm module is not loaded");
     }
-    let [first, second] = lists.map(|list| File::open(host.path(&list)).map_err(|e| (list, e)));
-    let list = match first.or_else(|refused| second.map_err(|_| refused)) {
+    let open = |list: &str| File::open(host.path(list));
+    let list = match open(LIST).or_else(|why| open(LIST_IN_DEBUGFS).map_err(|_| why)) {
         Ok(list) => list,
-        Err((list, why)) => return Check::skip(NAME, format!("not known: reading {list}: {why}")),
+        Err(why) => return Check::skip(NAME, format!("not known: reading {LIST}: {why}")),
     };
     // "kvm_arch_vcpu_load [kvm]"
     let mut missing = Vec::from(TARGETS);

@@ -5,13 +5,14 @@
 
 use std::time::Duration;
 
-use holdfast_agent::protocol::{Counters, Reply, Request, Spawn};
+use holdfast_agent::protocol::{Counters, Reply, Request};
 use holdfast_lab::machine::{Machine, MachineSpec};
 use holdfast_lab::progress::Progress;
 
 use crate::emulated::{
     assert_schedules, counted, counting_spec, end, end_scheduler, eventually_within, hog,
-    on_an_emulated_host, pass, read, shell, spec, start_in_group, start_scheduler, uptime,
+    on_an_emulated_host, pass, read, shell, spec, start_in_group, start_scheduler, start_shell,
+    uptime,
 };
 
 /// How long shares are measured for: hundreds of turns.
@@ -213,11 +214,7 @@ fn shares_follow_groups() {
 /// to sleep (a synchronous wakeup), and is not.
 fn woken_by_who_goes_on(machine: &Machine) {
     shell(machine, "mkfifo /tmp/lines");
-    let on_cpu_0 = |name: &str, command: &str| {
-        let argv = ["/bin/sh", "-c", command].map(str::to_owned).to_vec();
-        let spawn = Spawn { name: name.into(), argv, cpus: Some(vec![0]), ..Spawn::default() };
-        machine.request(Request::Spawn(spawn)).unwrap();
-    };
+    let on_cpu_0 = |name, command: &str| start_shell(machine, name, Some(vec![0]), command);
     let reader =
         || match machine.request(Request::CpuTimes { names: vec!["reader".into()] }).unwrap() {
             Reply::CpuTimes(times) => (times.t_ns, times.tasks[0].clone()),
@@ -248,16 +245,9 @@ fn beside_two_that_wake_each_other() {
     start_scheduler(&machine, &["--no-guest-knowledge"]);
     hog(&machine, "hog", "", Some(vec![1]));
     // Its clock goes by 10 ms.
-    let argv = [
-        "/bin/sh",
-        "-c",
-        "last=; while read -r up _ < /proc/uptime; do now=${up%.*}${up#*.}; \
-         [ $((now - ${last:-$now})) -lt 4 ] || echo $((now - last)); last=$now; done > /tmp/gaps",
-    ]
-    .map(str::to_owned)
-    .to_vec();
-    let pinned = Spawn { name: "pinned".into(), argv, cpus: Some(vec![0]), ..Spawn::default() };
-    machine.request(Request::Spawn(pinned)).unwrap();
+    let pinned = "last=; while read -r up _ < /proc/uptime; do now=${up%.*}${up#*.}; \
+                  [ $((now - ${last:-$now})) -lt 4 ] || echo $((now - last)); last=$now; done > /tmp/gaps";
+    start_shell(&machine, "pinned", Some(vec![0]), pinned);
     let pair = format!("{} --threads 2 --work-us 1500", machine.workload_path("pipes"));
     start_in_group(&machine, "pair", "", Some(vec![0, 1]), &pair);
     pass(&machine, 6.0);
@@ -282,9 +272,7 @@ fn weights_of_groups_are_honoured() {
 /// An endless loop of this nice value, on these CPUs or all.
 fn nice_hog(machine: &Machine, name: &str, nice: i32, cpus: Option<Vec<u32>>) {
     let command = format!("renice -n {nice} -p $$; exec {}", machine.workload_path("hog"));
-    let argv = ["/bin/sh", "-ec", &command].map(str::to_owned).to_vec();
-    let spawn = Spawn { name: name.to_owned(), argv, cpus, ..Spawn::default() };
-    machine.request(Request::Spawn(spawn)).unwrap();
+    start_shell(machine, name, cpus, &command);
 }
 
 /// After a turn a task of nice 19 would have the next one when one of nice -20 has run for 35 s. The kernel ends a

@@ -95,7 +95,12 @@ pub(crate) fn start_in_group(
     program: &str,
 ) {
     let command = format!("echo $$ > /sys/fs/cgroup/{group}/cgroup.procs; exec {program}");
-    let argv = ["/bin/sh", "-ec", &command].map(str::to_owned).to_vec();
+    start_shell(machine, name, cpus, &command);
+}
+
+/// Starts a shell command on these CPUs or all.
+pub(crate) fn start_shell(machine: &Machine, name: &str, cpus: Option<Vec<u32>>, command: &str) {
+    let argv = ["/bin/sh", "-ec", command].map(str::to_owned).to_vec();
     let spawn = Spawn { name: name.to_owned(), argv, cpus, ..Spawn::default() };
     machine.request(Request::Spawn(spawn)).unwrap();
 }
