@@ -109,7 +109,7 @@ static bool is_stale(struct kvm_vcpu___hf *kv)
 /* The VM of a vCPU: that of who ran the first of them. Processes that share an address space may run one VM's. */
 static struct hf_vm *find_vm(struct kvm___hf *kv, u32 tgid)
 {
-	struct hf_vm *vm, fresh = { .tgid = tgid, .mm = (u64)kv->mm };
+	struct hf_vm *vm, fresh = { .tgid = tgid, .mm = (u64)BPF_CORE_READ(kv, mm) };
 	u64 kvm = (u64)kv;
 
 	vm = bpf_map_lookup_elem(&vms, &kvm);
@@ -291,8 +291,11 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 	if (bpf_core_field_exists(kv->wants_to_run) && !kv->wants_to_run)
 		return 0;
 
-	/* Before v6.11 KVM loads the vCPUs of a VM that is being destroyed. */
-	if (!kv->kvm->users_count.refs.counter)
+	/*
+	 * Before v6.11 KVM loads the vCPUs of a VM that is being destroyed. The field lies further
+	 * into struct kvm (39 KiB in v6.1) than the offset of a load instruction reaches.
+	 */
+	if (!BPF_CORE_READ(kv, kvm, users_count.refs.counter))
 		return 0;
 
 	v = bpf_task_storage_get(&vcpus, p, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
