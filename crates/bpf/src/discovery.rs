@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuild
 
 use crate::error::DiscoveryError;
 use crate::searches::{Search, Searches};
-use crate::skel::types::{hf_event, hf_layout, hf_vm};
+use crate::skel::types::{hf_event, hf_layout, hf_slot, hf_vm};
 use crate::skel::{DiscoverySkel, DiscoverySkelBuilder};
 use crate::vm::{Vcpu, Vm, VmState, is_denial};
 
@@ -167,13 +167,13 @@ impl<'obj> Discovery<'obj> {
         let slot = |gpa, hva, len| Slot::new(Gpa::new(gpa), Hva::new(hva), len);
         let record = slot(raw.slot_gpa, raw.slot_hva, raw.slot_len)
             .filter(|_| raw.steal_hva != 0)
-            .and_then(|slot| VcpuRecord::new(raw.vcpu_id, Gpa::new(raw.steal_gpa), slot));
-        vm.slots = event.slots[..(event.nr_slots as usize).min(event.slots.len())]
+            .and_then(|slot| VcpuRecord::new(raw.vcpu_idx, Gpa::new(raw.steal_gpa), slot));
+        vm.slots = event.slots[..event.nr_slots as usize]
             .iter()
             .filter_map(|raw| slot(raw.gpa, raw.hva, raw.len))
             .collect();
-        log::debug!("pid {} vCPU {} (tid {}): {record:?}", event.tgid, raw.vcpu_id, raw.tid);
-        vm.vcpus.insert(raw.vcpu_id, Vcpu { tid: raw.tid, record });
+        log::debug!("pid {} vCPU {} (tid {}): {record:?}", event.tgid, raw.vcpu_idx, raw.tid);
+        vm.vcpus.insert(raw.vcpu_idx, Vcpu { tid: raw.tid, record });
         vm.retry_soon();
     }
 
@@ -317,8 +317,17 @@ fn layout_of(guest: &ResolvedGuest, epoch: u32) -> hf_layout {
     }
 }
 
+/// An event, which ends with the last of its slots.
 fn parse_event(bytes: &[u8]) -> Option<hf_event> {
-    from_bytes(bytes)
+    let mut whole = [0; size_of::<hf_event>()];
+    if !(offset_of!(hf_event, slots)..=whole.len()).contains(&bytes.len()) {
+        return None;
+    }
+    whole[..bytes.len()].copy_from_slice(bytes);
+    let mut event: hf_event = from_bytes(&whole)?;
+    let slots = (bytes.len() - offset_of!(hf_event, slots)) / size_of::<hf_slot>();
+    event.nr_slots = event.nr_slots.min(slots as u32);
+    Some(event)
 }
 
 /// A wire type out of the bytes that BPF wrote. `T` is one of the generated `#[repr(C)]` types.
@@ -332,4 +341,26 @@ fn from_bytes<T: Copy>(bytes: &[u8]) -> Option<T> {
 fn as_bytes<T: Copy>(value: &T) -> &[u8] {
     // SAFETY: any initialised value may be read as bytes; the borrow keeps it alive.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_has_the_slots_that_were_sent() {
+        // SAFETY: the type consists of integers.
+        let mut sent: hf_event = unsafe { std::mem::zeroed() };
+        sent.nr_slots = 40;
+        for (i, slot) in sent.slots.iter_mut().enumerate() {
+            slot.gpa = (i as u64) << 30;
+        }
+        let at = |nr: usize| offset_of!(hf_event, slots) + nr * size_of::<hf_slot>();
+        let bytes = as_bytes(&sent);
+        let event = parse_event(&bytes[..at(40)]).unwrap();
+        assert_eq!((event.nr_slots, event.slots[39].gpa), (40, 39 << 30));
+        // Whatever the count says, no slot is made up.
+        assert_eq!(parse_event(&bytes[..at(39)]).unwrap().nr_slots, 39);
+        assert!(parse_event(&bytes[..at(0) - 1]).is_none());
+    }
 }

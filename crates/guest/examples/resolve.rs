@@ -33,8 +33,8 @@ fn run() -> Result<(), Box<dyn Error>> {
     println!("{:?}", guest.deltas());
     let mem = ProcessMemory::open(pid)?;
     for vcpu in guest.vcpus() {
-        let facts = guest.facts(&mem, vcpu.vcpu_id)?;
-        println!("vCPU {} is CPU {}, {:?}: {facts:x?}", vcpu.vcpu_id, vcpu.cpu, facts.class());
+        let facts = guest.facts(&mem, vcpu.vcpu_idx)?;
+        println!("vCPU {} is CPU {}, {:?}: {facts:x?}", vcpu.vcpu_idx, vcpu.cpu, facts.class());
     }
     println!("{:?}", guest.queues(&mem)?);
     Ok(())

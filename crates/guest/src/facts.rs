@@ -76,9 +76,9 @@ impl VcpuFacts {
 }
 
 impl ResolvedGuest {
-    /// Reads what vCPU `vcpu_id` is doing.
-    pub fn facts(&self, mem: &dyn GuestMemory, vcpu_id: u32) -> Result<VcpuFacts, ReadError> {
-        let vcpu = self.vcpu(vcpu_id)?;
+    /// Reads what vCPU `vcpu_idx` is doing.
+    pub fn facts(&self, mem: &dyn GuestMemory, vcpu_idx: u32) -> Result<VcpuFacts, ReadError> {
+        let vcpu = self.vcpu(vcpu_idx)?;
         let long = |at: Option<u32>| at.map(|at| mem.read_u64(vcpu.hva(at))).transpose();
         let (task, idle) = (long(self.layout.current_task)?, long(self.layout.idle_task)?);
         let mut facts = VcpuFacts {

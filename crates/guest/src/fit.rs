@@ -80,7 +80,7 @@ pub enum Misfit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vcpu {
     /// Number KVM gave it.
-    pub vcpu_id: u32,
+    pub vcpu_idx: u32,
     /// Number the guest's kernel gave it; the two can differ.
     pub cpu: u32,
     /// Guest-physical address of its per-CPU area.
@@ -125,7 +125,7 @@ pub(crate) fn fit(
         // Nothing that is not resident is read, or a wrong layout would make the guest larger.
         for (offset, len) in layout.words() {
             if !mem.is_resident(vcpu.hva(offset), u64::from(len))? {
-                return Ok(Err(Misfit::Absent { vcpu: vcpu.vcpu_id }));
+                return Ok(Err(Misfit::Absent { vcpu: vcpu.vcpu_idx }));
             }
         }
         let words = Words::read(mem, layout, &vcpu)?;
@@ -139,7 +139,7 @@ pub(crate) fn fit(
 }
 
 fn place(layout: &Layout, record: &VcpuRecord) -> Result<Vcpu, Misfit> {
-    let vcpu = record.vcpu_id;
+    let vcpu = record.vcpu_idx;
     let outside = Misfit::OutsideSlot { vcpu };
     let steal_time = u64::from(layout.steal_time);
     let area = record.steal_time_gpa.checked_sub(steal_time).ok_or(outside.clone())?;
@@ -150,7 +150,7 @@ fn place(layout: &Layout, record: &VcpuRecord) -> Result<Vcpu, Misfit> {
     let first = area.checked_add(u64::from(low)).ok_or(outside.clone())?;
     record.slot.to_hva(first, u64::from(high - low)).ok_or(outside.clone())?;
     let area_hva = record.steal_time.checked_sub(steal_time).ok_or(outside)?;
-    Ok(Vcpu { vcpu_id: vcpu, cpu: 0, area, area_hva, slot: record.slot, idle_task: None })
+    Ok(Vcpu { vcpu_idx: vcpu, cpu: 0, area, area_hva, slot: record.slot, idle_task: None })
 }
 
 /// What one vCPU's per-CPU area says about itself.
@@ -186,7 +186,7 @@ impl Words {
     }
 
     fn check(&self, layout: &Layout, vcpu: &Vcpu) -> Result<(), Misfit> {
-        let wrong = |name, value| Err(Misfit::Value { vcpu: vcpu.vcpu_id, name, value });
+        let wrong = |name, value| Err(Misfit::Value { vcpu: vcpu.vcpu_idx, name, value });
         if self.cpu >= CPUS_MAX {
             return wrong("cpu_number", self.cpu.into());
         }
@@ -218,7 +218,7 @@ fn agree(layout: &Layout, seen: &[(Vcpu, Words)]) -> Result<Fit, Misfit> {
     by_cpu.sort_by_key(|vcpu| vcpu.cpu);
     for pair in by_cpu.windows(2) {
         if pair[0].cpu == pair[1].cpu {
-            let vcpus = [pair[0].vcpu_id, pair[1].vcpu_id];
+            let vcpus = [pair[0].vcpu_idx, pair[1].vcpu_idx];
             return Err(Misfit::SameCpu { vcpus, cpu: pair[0].cpu });
         }
     }
@@ -254,9 +254,9 @@ fn same(
     for one in seen {
         match (first, value(one)) {
             (Some((vcpu, expected)), Some(found)) if expected != found => {
-                return Err(Misfit::Distance { vcpus: [vcpu, one.0.vcpu_id], name });
+                return Err(Misfit::Distance { vcpus: [vcpu, one.0.vcpu_idx], name });
             }
-            (None, Some(found)) => first = Some((one.0.vcpu_id, found)),
+            (None, Some(found)) => first = Some((one.0.vcpu_idx, found)),
             _ => {}
         }
     }

@@ -18,7 +18,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Waiting {
     /// The vCPU that waits.
-    pub vcpu_id: u32,
+    pub vcpu_idx: u32,
     /// Which of its queue nodes it waits with; above 0 in an interrupt that came upon a waiter.
     pub node: u32,
 }
@@ -64,7 +64,7 @@ impl ResolvedGuest {
         let facts: Vec<VcpuFacts> = self
             .vcpus
             .iter()
-            .map(|vcpu| self.facts(mem, vcpu.vcpu_id))
+            .map(|vcpu| self.facts(mem, vcpu.vcpu_idx))
             .collect::<Result<_, _>>()?;
         self.queues_of(&facts)
     }
@@ -124,7 +124,7 @@ impl ResolvedGuest {
         let end = loop {
             taken[at] = true;
             let (vcpu, node) = places[at];
-            waiting.push(Waiting { vcpu_id: self.vcpus[vcpu].vcpu_id, node });
+            waiting.push(Waiting { vcpu_idx: self.vcpus[vcpu].vcpu_idx, node });
             match links[at] {
                 Link::None => break QueueEnd::Tail,
                 Link::Idle => break QueueEnd::Moved,

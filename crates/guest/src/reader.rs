@@ -36,7 +36,7 @@ const STEAL_TIME_LEN: u64 = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct VcpuRecord {
     /// Number KVM gave the vCPU.
-    pub vcpu_id: u32,
+    pub vcpu_idx: u32,
     /// Host address of the record.
     pub steal_time: Hva,
     /// Guest-physical address of the record.
@@ -47,9 +47,9 @@ pub struct VcpuRecord {
 
 impl VcpuRecord {
     /// A record at `steal_time_gpa`, or `None` if it does not lie in `slot`.
-    pub fn new(vcpu_id: u32, steal_time_gpa: Gpa, slot: Slot) -> Option<Self> {
+    pub fn new(vcpu_idx: u32, steal_time_gpa: Gpa, slot: Slot) -> Option<Self> {
         let steal_time = slot.to_hva(steal_time_gpa, STEAL_TIME_LEN)?;
-        Some(Self { vcpu_id, steal_time, steal_time_gpa, slot })
+        Some(Self { vcpu_idx, steal_time, steal_time_gpa, slot })
     }
 
     fn is_sound(&self) -> bool {
@@ -179,7 +179,7 @@ impl Reader {
             return Err(ReadError::NoStealTime);
         }
         if let Some(bad) = records.iter().find(|record| !record.is_sound()) {
-            let (vcpu, hva, gpa) = (bad.vcpu_id, bad.steal_time, bad.steal_time_gpa);
+            let (vcpu, hva, gpa) = (bad.vcpu_idx, bad.steal_time, bad.steal_time_gpa);
             return Err(ReadError::BadRecord { vcpu, hva, gpa });
         }
         let mut choice = Choice::default();

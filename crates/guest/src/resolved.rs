@@ -92,9 +92,9 @@ impl ResolvedGuest {
     }
 
     /// The vCPU of this number.
-    pub fn vcpu(&self, vcpu_id: u32) -> Result<&Vcpu, ReadError> {
-        let found = self.vcpus.iter().find(|vcpu| vcpu.vcpu_id == vcpu_id);
-        found.ok_or(ReadError::NoSuchVcpu(vcpu_id))
+    pub fn vcpu(&self, vcpu_idx: u32) -> Result<&Vcpu, ReadError> {
+        let found = self.vcpus.iter().find(|vcpu| vcpu.vcpu_idx == vcpu_idx);
+        found.ok_or(ReadError::NoSuchVcpu(vcpu_idx))
     }
 
     /// The offsets as distances from the steal-time record, the same for all vCPUs of the guest.

@@ -31,7 +31,7 @@ fn load(vmm: &FakeVmm, version: &str) -> Vec<VcpuRecord> {
     vmm.load(&mem);
     records
         .iter()
-        .map(|r| VcpuRecord::new(r.vcpu_id, r.steal_time_gpa, vmm.slot).unwrap())
+        .map(|r| VcpuRecord::new(r.vcpu_idx, r.steal_time_gpa, vmm.slot).unwrap())
         .collect()
 }
 

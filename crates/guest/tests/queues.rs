@@ -23,7 +23,7 @@ fn guest(version: &str, nr_vcpus: u32) -> (FakeMemory, Layout, Arc<ResolvedGuest
 
 /// Fake vCPU `n` has the KVM number `2 n`.
 fn places(queue: &[Waiting]) -> Vec<(u32, u32)> {
-    queue.iter().map(|w| (w.vcpu_id / 2, w.node)).collect()
+    queue.iter().map(|w| (w.vcpu_idx / 2, w.node)).collect()
 }
 
 /// HARDIRQ_OFFSET.
@@ -100,7 +100,7 @@ fn follows_a_queue_in_order_for_both_ways_of_linking_the_per_cpu_section() {
         assert_eq!(queues.len(), 1, "{version}");
         assert_eq!(places(&queues[0].waiting), [(2, 0), (0, 0), (3, 0)], "{version}");
         assert_eq!(queues[0].end, QueueEnd::Tail);
-        assert_eq!(queues[0].head(), Some(Waiting { vcpu_id: 4, node: 0 }));
+        assert_eq!(queues[0].head(), Some(Waiting { vcpu_idx: 4, node: 0 }));
     }
 }
 
@@ -156,7 +156,7 @@ proptest! {
             .iter()
             .enumerate()
             .flat_map(|(n, (top, ..))| {
-                (0..=*top).map(move |node| Waiting { vcpu_id: n as u32 * 2, node })
+                (0..=*top).map(move |node| Waiting { vcpu_idx: n as u32 * 2, node })
             })
             .collect();
         prop_assert_eq!(all, expected);

@@ -32,7 +32,7 @@ fn resolves_every_kernel_with_the_sampled_pass_alone() {
         assert_eq!(*guest.layout(), Layout::from_btf(reduced).unwrap(), "{version}");
         assert_eq!(guest.kernel().build, BuildId::of(&blob));
         for (n, vcpu) in guest.vcpus().iter().enumerate() {
-            assert_eq!((vcpu.vcpu_id, vcpu.cpu), (n as u32 * 2, n as u32));
+            assert_eq!((vcpu.vcpu_idx, vcpu.cpu), (n as u32 * 2, n as u32));
             assert_eq!(vcpu.area, Gpa::new(GPA + area_at(n as u32)));
             assert_eq!(vcpu.idle_task, Some(Gva::new(common::IDLE_TASK + n as u64 * 0x2000)));
         }

@@ -13,10 +13,10 @@
  * space the words lie that tell its class. Written by discovery alone.
  */
 struct hf_vcpu {
-	u64 kvm;  /* address of struct kvm: the identity of a VM while it lives */
-	u64 vcpu; /* that of struct kvm_vcpu; it lives while the thread runs it */
-	u64 born; /* that VM's */
-	u32 vcpu_id;
+	u64 kvm;      /* address of struct kvm: the identity of a VM while it lives */
+	u64 vcpu;     /* that of struct kvm_vcpu; it lives while the thread runs it */
+	u64 born;     /* that VM's */
+	u32 vcpu_idx; /* 0, 1, ... in the order in which KVM made the VM's vCPUs */
 	u32 tid;
 	u64 steal_gpa; /* the guest's steal-time record; 0 with steal_hva: none */
 	u64 steal_hva;
@@ -67,9 +67,10 @@ struct hf_slot {
 
 /* Slots smaller than this are ROMs and devices, not memory that a kernel lies in. */
 #define HF_SLOT_MIN_LEN (1ULL << 20)
-#define HF_MAX_SLOTS	32
+/* QEMU's memory devices keep to as many (MEMORY_DEVICES_SAFE_MAX_MEMSLOTS). */
+#define HF_MAX_SLOTS 509
 
-/* A vCPU was found, or what is known of it changed. */
+/* A vCPU was found, or what is known of it changed. As long as @nr_slots says. */
 struct hf_event {
 	u32 tgid;
 	u32 epoch;

@@ -60,11 +60,15 @@ struct kvm___hf {
 
 struct kvm_vcpu___hf {
 	struct kvm___hf *kvm;
-	int vcpu_id;
+	/* Without gaps, since v5.4. vcpu_id is the VMM's choice: QEMU's are APIC ids. */
+	int vcpu_idx;
 	bool wants_to_run; /* since v6.11 */
 	struct {
 		bool in_spin_loop;
 	} spin_loop;
+	struct {
+		u64 guest_mode; /* since v5.14 */
+	} stat;
 	struct kvm_vcpu_arch___hf arch;
 } HF_CORE;
 

@@ -187,7 +187,7 @@ static void read_slots(struct kvm_vcpu___hf *kv, struct hf_event *e)
 static void report(struct kvm_vcpu___hf *kv, struct hf_vcpu *v, const struct hf_vm *vm)
 {
 	u64 now = bpf_ktime_get_ns(), vcpu = (u64)kv;
-	u32 key = 0;
+	u32 key = 0, nr_slots;
 	struct hf_event *e = bpf_map_lookup_elem(&event_buffer, &key);
 	struct runner *r = bpf_map_lookup_elem(&runners, &vcpu);
 
@@ -198,7 +198,14 @@ static void report(struct kvm_vcpu___hf *kv, struct hf_vcpu *v, const struct hf_
 	e->epoch = vm->epoch;
 	e->vcpu = *v;
 	read_slots(kv, e);
-	if (bpf_ringbuf_output(&events, e, sizeof(*e), 0)) {
+	nr_slots = e->nr_slots;
+	/* The copy that is checked has to be the one that is used. */
+	barrier_var(nr_slots);
+	if (nr_slots > HF_MAX_SLOTS)
+		return;
+	if (bpf_ringbuf_output(&events, e,
+			       offsetof(struct hf_event, slots) + nr_slots * sizeof(e->slots[0]),
+			       0)) {
 		__sync_fetch_and_add(&nr_deferred_events, 1);
 		return;
 	}
@@ -315,9 +322,10 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 	if (!read_record(kv, &rec))
 		rec.steal_gpa = rec.steal_hva = rec.slot_gpa = rec.slot_hva = rec.slot_len = 0;
 
-	changed = v->kvm != rec.kvm || v->born != vm->born || v->steal_gpa != rec.steal_gpa ||
-		  v->steal_hva != rec.steal_hva || v->slot_hva != rec.slot_hva ||
-		  v->slot_len != rec.slot_len;
+	/* Before v6.11 KVM loads a vCPU that has no index yet. */
+	changed = v->kvm != rec.kvm || v->born != vm->born || v->vcpu_idx != kv->vcpu_idx ||
+		  v->steal_gpa != rec.steal_gpa || v->steal_hva != rec.steal_hva ||
+		  v->slot_hva != rec.slot_hva || v->slot_len != rec.slot_len;
 	if (changed && is_stale(kv)) {
 		/* The next load tells; what is known of another vCPU, or of another record, is not of this one. */
 		if (v->kvm != rec.kvm || v->born != vm->born ||
@@ -335,7 +343,7 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 			__sync_fetch_and_add(&vm->epoch, 1);
 		v->kvm = rec.kvm;
 		v->born = vm->born;
-		v->vcpu_id = kv->vcpu_id;
+		v->vcpu_idx = kv->vcpu_idx;
 		v->tid = p->pid;
 		v->steal_gpa = rec.steal_gpa;
 		v->steal_hva = rec.steal_hva;

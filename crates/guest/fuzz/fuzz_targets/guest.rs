@@ -69,7 +69,7 @@ fuzz_target!(|data: &[u8]| {
     }
     if let Ok(guest) = Reader::new().resolve_in(mem, &[mem.slot()], &kernel.records) {
         for vcpu in guest.vcpus() {
-            guest.facts(mem, vcpu.vcpu_id).unwrap().class();
+            guest.facts(mem, vcpu.vcpu_idx).unwrap().class();
         }
         if let Ok(queues) = guest.queues(mem) {
             assert!(queues.iter().map(|queue| queue.waiting.len()).sum::<usize>() <= 4 * 8);

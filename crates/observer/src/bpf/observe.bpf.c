@@ -100,10 +100,13 @@ static struct hf_vcpu_stats *begin_stats(struct task_struct *p, const struct hf_
 		c->tid = tid;
 		c->started = p->start_time;
 	}
-	/* One that ran a vCPU of another VM before, of the same process, goes on counting. */
-	if (c->kvm != v->kvm) {
+	/*
+	 * A thread that ran a vCPU of another VM of the same process goes on counting. Before v6.11
+	 * KVM loads a vCPU that has no index yet.
+	 */
+	if (c->kvm != v->kvm || c->vcpu_idx != v->vcpu_idx) {
 		c->kvm = v->kvm;
-		c->vcpu_id = v->vcpu_id;
+		c->vcpu_idx = v->vcpu_idx;
 		c->epoch = 0;
 	}
 	return c;
@@ -137,7 +140,7 @@ static struct hf_note *begin_note(const struct hf_vcpu_stats *c, u32 kind, u64 n
 	n->t_ns = now;
 	n->kvm = c->kvm;
 	n->tid = c->tid;
-	n->vcpu_id = c->vcpu_id;
+	n->vcpu_idx = c->vcpu_idx;
 	n->kind = kind;
 	n->cpu = bpf_get_smp_processor_id();
 	return n;
@@ -260,20 +263,20 @@ struct sibling_walk {
 	u64 nr;
 };
 
-static long look_at_sibling(u32 id, struct sibling_walk *w)
+static long look_at_sibling(u32 idx, struct sibling_walk *w)
 {
-	struct hf_vcpu_key key = { .kvm = w->kvm, .vcpu_id = id };
+	struct hf_vcpu_key key = { .kvm = w->kvm, .vcpu_idx = idx };
 	struct hf_vcpu *v;
 	int class;
 
-	if (id == w->self)
+	if (idx == w->self)
 		return 0;
 	v = bpf_map_lookup_elem(&siblings, &key);
 	if (!v)
 		return 0;
 	class = sibling_class(v);
 	if (hf_is_queued(class)) {
-		w->waiting |= 1ULL << (id & 63);
+		w->waiting |= 1ULL << (idx & 63);
 		w->nr++;
 	}
 	return 0;
@@ -281,15 +284,15 @@ static long look_at_sibling(u32 id, struct sibling_walk *w)
 
 static void look_at_siblings(struct sibling_walk *w, u32 nr)
 {
-	u32 id;
+	u32 idx;
 
 	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_loop)) {
 		bpf_loop(nr < HF_MAX_SIBLINGS ? nr : HF_MAX_SIBLINGS, look_at_sibling, w, 0);
 		return;
 	}
 	/* Before v5.17. Not always: the verifier walks through it once for each sibling. */
-	for (id = 0; id < HF_MAX_SIBLINGS && id < nr; id++)
-		look_at_sibling(id, w);
+	for (idx = 0; idx < HF_MAX_SIBLINGS && idx < nr; idx++)
+		look_at_sibling(idx, w);
 }
 
 /*
@@ -313,15 +316,15 @@ int BPF_PROG(loaded)
 		return 0;
 	if (c->epoch != v->epoch) {
 		key.kvm = v->kvm;
-		key.vcpu_id = v->vcpu_id;
+		key.vcpu_idx = v->vcpu_idx;
 		if (!bpf_map_update_elem(&siblings, &key, v, BPF_ANY))
 			c->epoch = v->epoch;
 		else /* It is tried again, and not found by its siblings until then. */
 			__sync_fetch_and_add(&nr_lost, 1);
 		s = begin_vm_state(v->kvm);
 		/* Racing vCPUs may leave the lower number, until one of them is loaded again. */
-		if (s && s->nr_vcpus <= v->vcpu_id)
-			s->nr_vcpus = v->vcpu_id + 1;
+		if (s && s->nr_vcpus <= v->vcpu_idx)
+			s->nr_vcpus = v->vcpu_idx + 1;
 	}
 	if (!c->resumed)
 		return 0;
@@ -330,7 +333,7 @@ int BPF_PROG(loaded)
 	if (!s)
 		return 0;
 
-	struct sibling_walk w = { .kvm = v->kvm, .self = v->vcpu_id };
+	struct sibling_walk w = { .kvm = v->kvm, .self = v->vcpu_idx };
 
 	look_at_siblings(&w, s->nr_vcpus);
 	c->nr_resumed++;

@@ -19,7 +19,7 @@ enum hf_absence {
 
 struct hf_vcpu_stats {
 	u64 kvm;
-	u32 vcpu_id;
+	u32 vcpu_idx;
 	u32 tid;
 
 	/* Involuntary switches, by class when the vCPU was taken off. */
@@ -60,12 +60,12 @@ struct hf_vcpu_stats {
 /* What siblings share. Keyed by struct kvm. */
 struct hf_vm_state {
 	u64 nr_off[HF_NR_CLASSES]; /* vCPUs preempted now that siblings wait for */
-	u64 nr_vcpus;		   /* highest number of a vCPU, plus one */
+	u64 nr_vcpus;		   /* highest index of a vCPU, plus one */
 };
 
 struct hf_vcpu_key {
 	u64 kvm;
-	u64 vcpu_id;
+	u64 vcpu_idx;
 };
 
 /* More siblings than these are not looked at when a Holder comes back. */
@@ -84,7 +84,7 @@ struct hf_note {
 	u64 kvm;
 	u64 siblings; /* bit i: vCPU i */
 	u32 tid;
-	u32 vcpu_id;
+	u32 vcpu_idx;
 	u32 kind; /* enum hf_note_kind */
 	u32 what;
 	u32 class;

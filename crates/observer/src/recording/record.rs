@@ -163,7 +163,7 @@ fn convert(raw: &hf_note, vm: u32, to_unix_ns: i64) -> Option<Note> {
         event,
         vm,
         tid: raw.tid,
-        vcpu: raw.vcpu_id,
+        vcpu: raw.vcpu_idx,
         class: *VcpuClass::ALL.get(raw.class as usize)?,
         cpu: raw.cpu,
         siblings: raw.siblings,

@@ -68,7 +68,7 @@ struct hf_waiting {
 	u64 slot_len;
 };
 
-/* vCPUs of a VM that are tracked while preempted, by their number modulo this. */
+/* vCPUs of a VM that are tracked while preempted, by their index modulo this. */
 #define HF_VM_SLOTS 64
 
 /*

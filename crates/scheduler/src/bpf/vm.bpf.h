@@ -116,7 +116,7 @@ static bool has_stuck(const struct hf_vm_ctx *vm)
 
 static u32 slot_of(const struct hf_vcpu *v)
 {
-	return v->vcpu_id % HF_VM_SLOTS;
+	return v->vcpu_idx % HF_VM_SLOTS;
 }
 
 /* Nothing is known any more of why others may wait for whoever is in these slots. */
