@@ -2,7 +2,7 @@
 /*
  * For programs that ask what a vCPU is doing: the map that discovery fills, and
  * the reading of a running vCPU's class. The includer has the kernel's types,
- * bpf_helpers.h and policy.h.
+ * bpf_helpers.h, bpf_core_read.h, policy.h and kvm.bpf.h.
  */
 #ifndef __HOLDFAST_VCPU_BPF_H
 #define __HOLDFAST_VCPU_BPF_H
@@ -27,6 +27,15 @@ struct {
  * The common answer, Free, costs one read of four bytes. @released: of so many locks its guest
  * says that they are released, while its preemption count has them still.
  */
+/* Does a vCPU whose guest is a hypervisor run a guest of that (L2)? */
+static __always_inline bool hf_in_nested_guest(const struct hf_vcpu *v)
+{
+	const struct kvm_vcpu___hf *kv = (const void *)v->vcpu;
+
+	return kv && bpf_core_field_exists(kv->stat.guest_mode) &&
+	       BPF_CORE_READ(kv, stat.guest_mode);
+}
+
 static __always_inline enum hf_class hf_read_class_after(const struct hf_vcpu *v, u32 released)
 {
 	struct hf_guest_facts facts = {};
@@ -42,6 +51,9 @@ static __always_inline enum hf_class hf_read_class_after(const struct hf_vcpu *v
 		hf_preempt_count(facts.preempt_count, v->wide_count), released);
 	if (!(facts.preempt_count & HF_PREEMPT_DEPTH_MASK))
 		return hf_classify(&facts);
+	/* KVM enters a guest with preemption off, which is no lock. */
+	if (hf_in_nested_guest(v))
+		return HF_FREE;
 	if (v->qnode_hva) {
 		if (bpf_probe_read_user(&qnode, sizeof(qnode), (void *)v->qnode_hva))
 			return HF_UNKNOWN;

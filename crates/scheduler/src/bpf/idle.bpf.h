@@ -114,8 +114,10 @@ static void leave_core(struct task_struct *p, u64 enq_flags)
 }
 
 /*
- * @cpu is seen to be idle from now on. Whoever was queued between its last look and this was told of no idle CPU,
- * and would wait for the end of a turn.
+ * @cpu is idle. A task that was queued after @cpu last looked for one found no idle CPU, and
+ * would wait for the end of a slice. Since v6.16 the kernel marks @cpu idle before this call, so that
+ * either the task finds the mark or this call finds the task. Older kernels mark it afterwards: a
+ * task that is queued in between waits until a CPU next looks into its queue.
  */
 void BPF_STRUCT_OPS(holdfast_update_idle, s32 cpu, bool idle)
 {
