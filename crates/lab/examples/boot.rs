@@ -59,6 +59,9 @@ struct Args {
     /// Added to the guest's kernel command line.
     #[arg(long, default_value = "")]
     guest_cmdline: String,
+    /// Give the guest KVM's modules; it needs the CPU feature +svm, too.
+    #[arg(long)]
+    kvm_in_guests: bool,
     /// Have KVM intercept PAUSE.
     #[arg(long)]
     pause_exits: bool,
@@ -97,6 +100,7 @@ fn run(args: &Args) -> Result<()> {
     let extra = args.file.iter().filter_map(|f| f.split_once(':'));
     let spec = MachineSpec {
         holdfast_in_guests: false,
+        kvm_in_guests: args.kvm_in_guests,
         clock: match args.clock.as_str() {
             "machine" => Clock::Machine,
             "instructions" => Clock::Instructions,

@@ -36,6 +36,9 @@ const FIRMWARE: [(&str, &str); 3] = [
     ("usr/share/qemu/kvmvapic.bin", "kvmvapic.bin"),
 ];
 
+/// Modules that are loaded on demand.
+const KVM: [&str; 2] = ["kvm_amd", "kvm_intel"];
+
 /// Small tools of the image, all one program.
 const BUSYBOX: [&str; 24] = [
     "sh", "rm", "dd", "cat", "ls", "ps", "top", "dmesg", "sleep", "mount", "grep", "kill", "mkdir",
@@ -173,6 +176,8 @@ pub struct Local<'a> {
     pub extra: &'a [(PathBuf, String)],
     /// Whether guests have the program `holdfast`, too.
     pub holdfast_in_guests: bool,
+    /// Whether guests have KVM's modules, too: they can run guests of their own then.
+    pub kvm_in_guests: bool,
 }
 
 /// What both kinds of image begin with.
@@ -225,7 +230,8 @@ pub fn guest(parts: &Parts, kernel: Kernel, local: &Local<'_>) -> Result<Manifes
     GuestFiles::standard().add(&mut image, &parts.userland, &parts.sources)?;
     // Built in where Debian's kernel has them built in.
     let modules = Modules::of(&files.tree, &files.release)?;
-    modules.add(&mut image, &[], &["virtio_pci", "virtio_console"])?;
+    let on_demand: &[&str] = if local.kvm_in_guests { &KVM } else { &[] };
+    modules.add(&mut image, on_demand, &["virtio_pci", "virtio_console"])?;
     if local.holdfast_in_guests {
         add_holdfast(&mut image, &local.dist.join("holdfast"))?;
     }
@@ -264,7 +270,7 @@ pub fn host(
     // libbpf wants it for the `__kconfig` variables every scheduler has.
     image.cached(&format!("boot/config-{}", kernel.release), &kernel.config)?;
     let modules = Modules::of(&kernel.tree, &kernel.release)?;
-    modules.add(&mut image, &["kvm_amd", "kvm_intel"], &["virtio_pci", "virtio_console"])?;
+    modules.add(&mut image, &KVM, &["virtio_pci", "virtio_console"])?;
 
     // QEMU has libraries of its own: those of the machine's programs may be of another release.
     let program = parts.qemu.get("usr/bin/qemu-system-x86_64")?;

@@ -130,6 +130,7 @@ impl Machine {
             dist: &spec.dist,
             extra: &spec.extra,
             holdfast_in_guests: spec.holdfast_in_guests,
+            kvm_in_guests: spec.kvm_in_guests,
         };
         let directory = spec.cache.join("images");
         let mut guests = BTreeMap::new();

@@ -160,8 +160,22 @@ pub(super) fn guest(
     // Guests of a real host have no HPET (libvirt leaves it out). QEMU's keeps ticking at the rate of
     // the guest's early boot, 250 times a second, in a thread that competes with the vCPUs.
     add(&["-M", "q35,hpet=off", "-accel", "kvm", "-cpu", &cpu]);
-    let max = spec.max_vcpus.max(spec.vcpus);
-    add(&["-smp", &format!("{},maxcpus={max}", spec.vcpus), "-m", &spec.memory_mib.to_string()]);
+    let max = spec.topology.map_or(spec.vcpus, |t| t.cpus()).max(spec.max_vcpus);
+    let mut smp = format!("{},maxcpus={max}", spec.vcpus);
+    if let Some(Topology { sockets, cores, threads }) = spec.topology {
+        smp.push_str(&format!(",sockets={sockets},cores={cores},threads={threads}"));
+    }
+    let dimms = spec.dimms;
+    let mut memory = format!("{}M", spec.memory_mib);
+    if dimms > 0 {
+        // Each has a GiB of addresses, for its alignment.
+        memory.push_str(&format!(",slots={dimms},maxmem={}M", spec.memory_mib + dimms * 2));
+    }
+    add(&["-smp", &smp, "-m", &memory]);
+    for i in 0..dimms {
+        add(&["-object", &format!("memory-backend-ram,id=dimm{i},size=2M")]);
+        add(&["-device", &format!("pc-dimm,memdev=dimm{i}")]);
+    }
     add(&["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
     add(&["-serial", &format!("file:{}", sockets.console)]);
     add(&["-qmp", &format!("unix:{},server=on,wait=off", sockets.qmp)]);

@@ -59,8 +59,8 @@ pub enum Clock {
     Instructions,
 }
 
-/// How the CPUs of a host lie together. Each socket has a last level cache, and a NUMA node with its part of the
-/// memory.
+/// How the CPUs of a host or of a guest lie together. Each socket has a last level cache and, in a
+/// host, a NUMA node with its part of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
     /// Sockets.
@@ -105,6 +105,8 @@ pub struct MachineSpec {
     pub extra: Vec<(PathBuf, String)>,
     /// Whether guests have the program `holdfast`, for `holdfast spins`.
     pub holdfast_in_guests: bool,
+    /// Whether guests can run guests of their own; they need the CPU feature `+svm` or `+vmx`, too.
+    pub kvm_in_guests: bool,
     /// Added to the host kernel's command line.
     pub cmdline: String,
     /// Where packages and images are kept.
@@ -127,6 +129,7 @@ impl MachineSpec {
             dist: dist.into(),
             extra: Vec::new(),
             holdfast_in_guests: false,
+            kvm_in_guests: false,
             cmdline: String::new(),
             cache: Packages::default_cache(),
         }
@@ -153,8 +156,12 @@ pub struct GuestSpec {
     pub vcpus: u32,
     /// vCPUs there may be after hot-plugging; 0 for as many as at boot.
     pub max_vcpus: u32,
+    /// How its vCPUs lie together; each is a socket if absent. Where cores are no power of two, APIC ids have gaps.
+    pub topology: Option<Topology>,
     /// Memory, in MiB.
     pub memory_mib: u32,
+    /// Memory modules beside that, of 2 MiB each: KVM has a slot for each.
+    pub dimms: u32,
     /// CPU features with their sign, e.g. of [`PV_FEATURES`].
     pub features: Vec<String>,
     /// Whether spinning vCPUs leave the guest (pause-loop exits); all guests of a host agree on it.
@@ -173,7 +180,9 @@ impl GuestSpec {
             kernel: Kernel::default(),
             vcpus: 4,
             max_vcpus: 0,
+            topology: None,
             memory_mib: 512,
+            dimms: 0,
             features: PV_FEATURES.map(str::to_owned).to_vec(),
             pause_exits: false,
             cmdline: String::new(),

@@ -118,6 +118,7 @@ impl LabHost {
             clock: experiment.host.clock,
             guest_kernels: kernels,
             extra,
+            kvm_in_guests: false,
             holdfast_in_guests: experiment.guests.values().any(|guest| guest.spins),
             cache: Packages::default_cache(),
             ..MachineSpec::new(&place.dist)

@@ -7,6 +7,7 @@ mod boot;
 mod emulated;
 mod holdfast;
 mod modes;
+mod nested;
 mod observer;
 mod observer_limits;
 mod observer_load;
