@@ -8,10 +8,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
 use holdfast_lab::campaign::{Campaign, Finished};
-use holdfast_lab::experiment::Experiment;
+use holdfast_lab::experiment::{Experiment, ExperimentError};
 use holdfast_lab::machine::{Accel, cpus_here};
 use holdfast_lab::packages::Kernel;
 use holdfast_lab::progress::Progress;
@@ -21,7 +21,7 @@ use holdfast_lab::runner::{Options, Place, available_mib};
 use holdfast_lab::stats::Settings;
 use holdfast_lab::{analysis, builtin, fetch, interrupt};
 
-use crate::{SKIPPED, complain, print};
+use crate::{SKIPPED, complain, output_file, print, wrong_usage};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -125,11 +125,11 @@ pub(crate) struct ReportArgs {
     result: PathBuf,
 
     /// Write the page with plots here, too.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = output_file)]
     html: Option<PathBuf>,
 
     /// Write it as Markdown here, too: what docs/results has.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = output_file)]
     markdown: Option<PathBuf>,
 
     /// Fail if the result does not show what the experiments expect.
@@ -161,8 +161,8 @@ pub(crate) fn main(command: &Command) -> anyhow::Result<ExitCode> {
 }
 
 fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
-    let named = args.experiments.iter().map(|e| builtin::find(e)).collect::<Result<Vec<_>, _>>()?;
-    let mut experiments = named.concat();
+    let named = args.experiments.iter().map(|e| builtin::find(e)).collect::<Result<Vec<_>, _>>();
+    let mut experiments = named.map_err(unusable)?.concat();
     if args.quick {
         experiments = experiments.into_iter().map(Experiment::quick).collect();
     }
@@ -170,7 +170,15 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         experiments = only(experiments, &args.cases)?;
     }
     if args.here {
-        experiments = scaled_to_this_machine(experiments, args.pcpus)?;
+        let cpus = wanted_cpus(args.pcpus)?;
+        let memory_mib = available_mib();
+        let scaled = experiments.into_iter().map(|e| e.scaled_to(&cpus, memory_mib));
+        experiments = match scaled.collect() {
+            Err(e) if args.pcpus.is_some() => return Err(wrong_usage(e)),
+            // Not asked for fewer: the machine has no more.
+            Err(e) => return Ok(skipped(e)),
+            Ok(scaled) => scaled,
+        };
     }
     let accel = match (args.here, args.accel) {
         (true, _) => Accel::Here,
@@ -198,10 +206,8 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     };
     interrupt::install();
     let finished = match campaign.run(&Progress::stderr()) {
-        Err(e) if e.is_unsupported() => {
-            complain(format_args!("skipped: {:#}", anyhow::Error::from(e)));
-            return Ok(ExitCode::from(SKIPPED));
-        }
+        Err(e) if e.is_unsupported() => return Ok(skipped(e)),
+        Err(e) if e.is_wrong_usage() => return Err(wrong_usage(e)),
         finished => finished?,
     };
     show(&finished, args.json)?;
@@ -210,34 +216,41 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// Without something that this machine lacks there is nothing to run.
+fn skipped(error: impl Into<anyhow::Error>) -> ExitCode {
+    complain(format_args!("skipped: {:#}", error.into()));
+    ExitCode::from(SKIPPED)
+}
+
+/// An experiment that does not exist, or is none, is wrong usage; one that cannot be read is a
+/// failure.
+fn unusable(error: ExperimentError) -> anyhow::Error {
+    if error.is_wrong_usage() { wrong_usage(error) } else { error.into() }
+}
+
 /// The experiments that have some of `cases`, with those alone.
 fn only(experiments: Vec<Experiment>, cases: &[String]) -> anyhow::Result<Vec<Experiment>> {
     let names: Vec<_> = experiments.iter().flat_map(|e| &e.cases).map(|c| &c.name).collect();
     if let Some(unknown) = cases.iter().find(|case| !names.contains(case)) {
         let known = names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" ");
-        anyhow::bail!("there is no case `{unknown}`; there are {known}");
+        let unknown = anyhow!("there is no case `{unknown}`; there are {known}");
+        return Err(wrong_usage(unknown));
     }
     let experiments = experiments.into_iter().map(|e| e.only(cases));
     Ok(experiments.filter(|e| !e.cases.is_empty()).collect())
 }
 
-/// The experiments with `wanted` of this machine's CPUs, or all, as their pCPUs.
-fn scaled_to_this_machine(
-    experiments: Vec<Experiment>,
-    wanted: Option<u32>,
-) -> anyhow::Result<Vec<Experiment>> {
+/// So many of the CPUs that this program may use; all of them unless given.
+fn wanted_cpus(wanted: Option<u32>) -> anyhow::Result<Vec<u32>> {
     let mut cpus = cpus_here();
-    if let Some(wanted) = wanted {
-        let nr = cpus.len();
-        anyhow::ensure!(
-            wanted as usize <= nr,
+    let (nr, wanted) = (cpus.len(), wanted.map_or(cpus.len(), |wanted| wanted as usize));
+    if wanted > nr {
+        return Err(wrong_usage(anyhow!(
             "there are {nr} CPUs for this program, and not {wanted}; give a smaller --pcpus, or leave it out"
-        );
-        cpus.truncate(wanted as usize);
+        )));
     }
-    let memory_mib = available_mib();
-    let scaled = experiments.into_iter().map(|e| e.scaled_to(&cpus, memory_mib));
-    Ok(scaled.collect::<Result<_, _>>()?)
+    cpus.truncate(wanted);
+    Ok(cpus)
 }
 
 /// What a directory for it is called.
@@ -299,13 +312,7 @@ fn dist_of_this_program() -> anyhow::Result<PathBuf> {
 }
 
 fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
-    for page in [&args.html, &args.markdown].into_iter().flatten() {
-        ensure_no_measurement(page, &args.result)?;
-    }
-    anyhow::ensure!(
-        args.html.is_none() || args.html != args.markdown,
-        "one file cannot hold both pages; name another with --markdown"
-    );
+    check_pages(args).map_err(wrong_usage)?;
     let stored = RunResult::read(&args.result)?;
     let verdicts = stored.expectations.clone();
     // What is shown and checked follows from the windows, not from what was written beside them.
@@ -329,6 +336,18 @@ fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     }
     let failed = args.check && !as_expected(&result);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// No page takes the place of a measurement or of the other page.
+fn check_pages(args: &ReportArgs) -> anyhow::Result<()> {
+    for page in [&args.html, &args.markdown].into_iter().flatten() {
+        ensure_no_measurement(page, &args.result)?;
+    }
+    anyhow::ensure!(
+        args.html.is_none() || args.html != args.markdown,
+        "one file cannot hold both pages; name another with --markdown"
+    );
+    Ok(())
 }
 
 /// A page is made again from what was measured, not the other way round.

@@ -16,6 +16,7 @@ mod vms;
 
 use std::fmt::Display;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -25,10 +26,24 @@ use holdfast_observer::ObserverError;
 
 /// Exit code: this machine cannot do it.
 const SKIPPED: u8 = ObserverError::UNSUPPORTED;
+/// Exit code: any machine would refuse it. The same as clap's.
+const WRONG_USAGE: u8 = 2;
+
+/// Something was asked for that cannot be had on any machine.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:#}")]
+struct WrongUsage(anyhow::Error);
+
+/// As an error that ends the program with [`WRONG_USAGE`].
+fn wrong_usage(error: impl Into<anyhow::Error>) -> anyhow::Error {
+    WrongUsage(error.into()).into()
+}
 
 /// Finds, measures and removes lock-holder preemption on KVM hosts, for unmodified guests.
 ///
-/// Exit codes: 0 done, 1 failed, 2 wrong usage, 77 skipped because this machine cannot do it.
+/// Exit codes: 0 done, 1 failed, 2 wrong usage, 77 skipped because this machine cannot do it. Wrong
+/// usage is an option, value, experiment or case that does not exist or cannot be. A file that
+/// cannot be read is a failure.
 #[derive(Debug, Parser)]
 #[command(version, propagate_version = true, max_term_width = 100)]
 struct Cli {
@@ -76,7 +91,7 @@ fn main() -> ExitCode {
     };
     outcome.unwrap_or_else(|error| {
         complain(format_args!("{error:#}"));
-        ExitCode::FAILURE
+        if error.is::<WrongUsage>() { ExitCode::from(WRONG_USAGE) } else { ExitCode::FAILURE }
     })
 }
 
@@ -101,7 +116,15 @@ fn harmless(text: &str) -> String {
     text.chars().map(replaced).collect()
 }
 
-/// Exit code of what the observer did; 77 where this machine cannot do it.
+/// Value of an option that names a file to write.
+fn output_file(text: &str) -> Result<PathBuf, String> {
+    match text {
+        "-" => Err("give the name of a file (./- for one of this name)".into()),
+        name => Ok(name.into()),
+    }
+}
+
+/// Exit code of what the observer did; 77 where this machine cannot do it, 2 where none could.
 fn outcome(result: Result<(), ObserverError>) -> anyhow::Result<ExitCode> {
     match result {
         Ok(()) => Ok(ExitCode::SUCCESS),
@@ -109,6 +132,7 @@ fn outcome(result: Result<(), ObserverError>) -> anyhow::Result<ExitCode> {
             complain(format_args!("{:#}", anyhow::Error::from(error)));
             Ok(ExitCode::from(SKIPPED))
         }
+        Err(error) if error.is_wrong_usage() => Err(wrong_usage(error)),
         Err(error) => Err(error.into()),
     }
 }

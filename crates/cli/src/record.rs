@@ -8,7 +8,7 @@ use std::time::Duration;
 use holdfast_observer::Record;
 
 use crate::report::seconds;
-use crate::{outcome, print};
+use crate::{outcome, output_file, print};
 
 /// See: records every absence of every vCPU and what the sampling clock finds, to a Parquet file.
 ///
@@ -17,7 +17,13 @@ use crate::{outcome, print};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// File to write.
-    #[arg(long, short, value_name = "FILE", default_value = "holdfast.parquet")]
+    #[arg(
+        long,
+        short,
+        value_name = "FILE",
+        default_value = "holdfast.parquet",
+        value_parser = output_file
+    )]
     output: PathBuf,
 
     /// Seconds to record; until Ctrl-C by default.

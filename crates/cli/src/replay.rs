@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use holdfast_observer::Replay;
 
-use crate::outcome;
+use crate::{outcome, output_file};
 
 /// See: shows a recording of `holdfast record`: what it comes to, and other forms of it.
 #[derive(Debug, clap::Args)]
@@ -27,11 +27,11 @@ pub(crate) struct Args {
     histogram: bool,
 
     /// Write a trace for ui.perfetto.dev: vCPUs, preempted holders and waiting siblings over time.
-    #[arg(long, value_name = "FILE", value_parser = file)]
+    #[arg(long, value_name = "FILE", value_parser = output_file)]
     perfetto: Option<PathBuf>,
 
     /// Write a report that a browser shows: table, worst second, histograms.
-    #[arg(long, value_name = "FILE", value_parser = file)]
+    #[arg(long, value_name = "FILE", value_parser = output_file)]
     html: Option<PathBuf>,
 }
 
@@ -45,12 +45,4 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         html: args.html.clone(),
     };
     outcome(replay.run())
-}
-
-/// The summary is what goes to standard output.
-fn file(text: &str) -> Result<PathBuf, String> {
-    match text {
-        "-" => Err("give the name of a file (./- for one of this name)".into()),
-        name => Ok(name.into()),
-    }
 }

@@ -47,14 +47,39 @@ fn wrong_usage_is_2() {
         &["report", "1", "-1"],
         &["spins", "x"],
         &["replay", "x", "--html", "-"],
+        &["replay", "Makefile", "--html", "Makefile"],
+        &["record", "-o", "-"],
+        &["lab", "report", "x", "--markdown", "-"],
+        &["lab", "report", "x", "--html", "y", "--markdown", "y"],
+        &["lab", "run", "no-such-experiment"],
+        &["lab", "run", "experiments"],
+        &["lab", "run", "demo", "demo"],
+        &["lab", "run", "demo", "--case", "no-such-case"],
+        &["lab", "run", "demo", "--here", "--pcpus", "1"],
+        &["lab", "run", "demo", "--here", "--pcpus", "1000000"],
         &["no-such-thing"],
     ] {
-        assert_eq!(holdfast(args).status.code(), Some(2), "{args:?}");
+        let output = holdfast(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {}", text(&output.stderr));
+    }
+}
+
+/// A file that cannot be read may be readable tomorrow.
+#[test]
+fn a_file_that_cannot_be_read_is_a_failure() {
+    let calls = [
+        &["replay", "no-such-file"][..],
+        &["lab", "report", "no-such"],
+        &["lab", "list", "no-dir"],
+    ];
+    for args in calls {
+        let output = holdfast(args);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {}", text(&output.stderr));
     }
 }
 
 #[test]
-fn an_experiment_that_is_not_one_is_1_and_names_the_key() {
+fn an_experiment_that_is_not_one_is_wrong_usage_and_the_key_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bad.toml");
     let good = std::fs::read_to_string(
@@ -63,7 +88,7 @@ fn an_experiment_that_is_not_one_is_1_and_names_the_key() {
     .unwrap();
     std::fs::write(&path, good.replacen("workload = \"lock\"", "workload = \"lok\"", 1)).unwrap();
     let output = holdfast(&["lab", "run", path.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     let said = text(&output.stderr);
     assert!(said.contains("cases[0].workload") && said.contains("\"lok\""), "{said}");
     assert!(output.stdout.is_empty());

@@ -107,7 +107,7 @@ fn a_page_takes_the_place_of_an_older_page_and_of_no_measurement() {
         for page in [&path, &in_dir("samples.jsonl"), &in_dir("link")] {
             let output = holdfast(&["lab", "report", result, "--html", page]);
             let said = text(&output.stderr);
-            assert_eq!(output.status.code(), Some(1), "{page}: {said}");
+            assert_eq!(output.status.code(), Some(2), "{page}: {said}");
             assert!(said.contains("the measurement") && said.contains(page), "{said}");
         }
     }

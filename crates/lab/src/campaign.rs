@@ -80,6 +80,11 @@ impl CampaignError {
     pub fn is_unsupported(&self) -> bool {
         matches!(self, CampaignError::Nothing(Error::Unsupported(_)))
     }
+
+    /// Whether any machine would refuse what was asked for.
+    pub fn is_wrong_usage(&self) -> bool {
+        matches!(self, CampaignError::Namesakes(_) | CampaignError::Nothing(Error::Counting))
+    }
 }
 
 impl Campaign {

@@ -43,6 +43,12 @@ pub enum Error {
     /// A machine was asked for something it cannot be.
     #[error("{0}")]
     Unsupported(String),
+    /// The clock that an experiment wants is no real machine's.
+    #[error(
+        "only an emulated host has a clock that counts instructions: leave out `clock` in the \
+         experiment, or take `--accel tcg`"
+    )]
+    Counting,
     /// The lab's host ended, e.g. by a panic of its kernel.
     #[error("the lab's host ended ({how}); the last lines of its console:\n{console}")]
     HostEnded {

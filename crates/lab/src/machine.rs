@@ -34,6 +34,7 @@ use std::time::{Duration, Instant};
 use holdfast_agent::protocol::{Hello, Reply, Request};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::accel::check;
 pub use self::accel::cpus_here;
 use self::channel::Channel;
 use self::process::Process;
@@ -117,9 +118,7 @@ impl Machine {
     /// Fetches what is lacking, builds images that are out of date, and boots.
     pub fn boot(spec: &MachineSpec, progress: &Progress) -> Result<Machine> {
         let start = Instant::now();
-        if spec.accel == Accel::Here {
-            accel::check_here(spec)?;
-        }
+        check(spec)?;
         let kernels = [&spec.guest_kernels[..], &[spec.host_kernel]].concat();
         let parts = Parts::fetch(&spec.cache, &kernels, progress)?;
         let packages = start.elapsed();

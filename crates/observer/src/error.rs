@@ -83,6 +83,16 @@ pub enum ObserverError {
         /// What the system or the format's library said.
         source: BoxedError,
     },
+    /// Two files that have to be different are one.
+    #[error("cannot {action} {}: that is {what}; name another file", path.display())]
+    SameFile {
+        /// What was tried.
+        action: &'static str,
+        /// To which file.
+        path: PathBuf,
+        /// What it is already.
+        what: &'static str,
+    },
     /// A recording could not be written to its end.
     #[error("cannot write all of the recording: only its first {events} events are in {}", path.display())]
     CutShort {
@@ -106,6 +116,11 @@ pub enum ObserverError {
 impl ObserverError {
     /// Exit code of a program that ended because of one that [is unsupported](Self::is_unsupported).
     pub const UNSUPPORTED: u8 = 77;
+
+    /// Would any machine refuse what was asked for?
+    pub fn is_wrong_usage(&self) -> bool {
+        matches!(self, Self::SameFile { .. })
+    }
 
     /// Is it this machine that cannot do it, so that nothing went wrong?
     pub fn is_unsupported(&self) -> bool {

@@ -11,6 +11,7 @@ mod scale;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -60,6 +61,24 @@ pub enum ExperimentError {
         /// CPUs that there are.
         has: usize,
     },
+}
+
+impl ExperimentError {
+    /// Whether another machine would refuse it as well: no experiment has this name, or its text is
+    /// wrong.
+    pub fn is_wrong_usage(&self) -> bool {
+        match self {
+            Self::Read { why, .. } => matches!(
+                why.kind(),
+                ErrorKind::NotFound
+                    | ErrorKind::NotADirectory
+                    | ErrorKind::IsADirectory
+                    | ErrorKind::InvalidData
+            ),
+            Self::Parse { .. } | Self::Invalid { .. } => true,
+            Self::TooFewCpus { .. } => false,
+        }
+    }
 }
 
 /// Rounds of a quick run: the fewest that have an interval.

@@ -20,10 +20,6 @@ use crate::progress::Progress;
 /// Longest a small machine may take to boot under a KVM that is any use.
 const PROBE_LIMIT: Duration = Duration::from_secs(20);
 
-/// Why there is nothing but [`Accel::Tcg`] for [`Clock::Instructions`].
-const COUNTING: &str = "only an emulated host has a clock that counts instructions: leave out `clock` in the \
-                        experiment, or take `--accel tcg`";
-
 /// Settles [`Accel::Auto`], and refuses a KVM that does not work.
 pub(super) fn choose(
     spec: &MachineSpec,
@@ -31,9 +27,6 @@ pub(super) fn choose(
     probe_image: &Path,
     progress: &Progress,
 ) -> Result<Acceleration> {
-    if spec.clock == Clock::Instructions && spec.accel == Accel::Kvm {
-        return Err(Error::Unsupported(COUNTING.into()));
-    }
     if spec.accel == Accel::Tcg || spec.clock == Clock::Instructions {
         return Ok(Acceleration::Tcg);
     }
@@ -117,10 +110,12 @@ fn probe(spec: &MachineSpec, parts: &Parts, image: &Path) -> Result<Option<Strin
     Ok((!nested).then(|| "it does not pass virtualization on (module parameter `nested`)".into()))
 }
 
-/// Refuses [`Accel::Here`] where it cannot work.
-pub(super) fn check_here(spec: &MachineSpec) -> Result<()> {
-    if spec.clock == Clock::Instructions {
-        return Err(Error::Unsupported(COUNTING.into()));
+/// Refuses a machine that cannot be had, before anything is fetched for it.
+pub(crate) fn check(spec: &MachineSpec) -> Result<()> {
+    match (spec.accel, spec.clock) {
+        (Accel::Kvm | Accel::Here, Clock::Instructions) => return Err(Error::Counting),
+        (Accel::Here, _) => (),
+        _ => return Ok(()),
     }
     let refuse = |why: &str| {
         Err(Error::Unsupported(format!(
@@ -188,10 +183,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_does_not_count_instructions() {
-        let spec = MachineSpec { clock: Clock::Instructions, ..MachineSpec::new("dist") };
-        let why = check_here(&spec).unwrap_err().to_string();
-        assert!(why.contains("clock"), "{why}");
+    fn no_real_machine_counts_instructions() {
+        let refused = |accel| {
+            let clock = Clock::Instructions;
+            check(&MachineSpec { accel, clock, ..MachineSpec::new("dist") }).err()
+        };
+        for accel in [Accel::Kvm, Accel::Here] {
+            assert!(matches!(refused(accel), Some(Error::Counting)), "{accel:?}");
+        }
+        assert!(refused(Accel::Auto).is_none() && refused(Accel::Tcg).is_none());
     }
 
     #[test]
