@@ -19,7 +19,7 @@ use holdfast_lab::report::{html, markdown, terminal};
 use holdfast_lab::result::RunResult;
 use holdfast_lab::runner::{Options, Place, available_mib};
 use holdfast_lab::stats::Settings;
-use holdfast_lab::{analysis, builtin, fetch, interrupt};
+use holdfast_lab::{analysis, builtin, fetch, images, interrupt};
 
 use crate::{SKIPPED, complain, output_file, print, wrong_usage};
 
@@ -99,7 +99,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     hosts: Option<u32>,
 
-    /// Directory with the programs built; that of this program unless given.
+    /// Directory with the programs built; unless given that of this program, or
+    /// ../lib/holdfast from there.
     #[arg(long, value_name = "DIR")]
     dist: Option<PathBuf>,
 
@@ -304,11 +305,14 @@ fn as_expected(result: &RunResult) -> bool {
     result.expectations.iter().all(|verdict| verdict.met)
 }
 
-/// Built programs are beside each other.
+/// Programs that are built are beside this one; `make install` has the lab's in ../lib/holdfast.
 fn dist_of_this_program() -> anyhow::Result<PathBuf> {
     let exe =
         std::env::current_exe().context("cannot find this program's directory; give --dist")?;
-    Ok(exe.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf))
+    let dir = exe.parent().unwrap_or(Path::new("."));
+    let installed = dir.parent().unwrap_or(dir).join("lib/holdfast");
+    let has_lab = |dir: &Path| dir.join(images::AGENT).is_file();
+    Ok(if has_lab(dir) || !has_lab(&installed) { dir.to_path_buf() } else { installed })
 }
 
 fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `holdfast lab` on files it did not write and outputs it cannot write to, without booting anything.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -11,8 +13,25 @@ fn holdfast(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_holdfast")).args(args).current_dir(root).output().unwrap()
 }
 
+fn lab(dir: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+    command.arg("lab").args(args).current_dir(dir).output().unwrap()
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+const SMOKE: &str = include_str!("../../../experiments/smoke.toml");
+
+/// What `smoke` needs of Holdfast, as a build leaves it in `dir`: files that have the right names.
+fn build(dir: &Path) {
+    std::fs::create_dir_all(dir.join("workloads")).unwrap();
+    for name in ["holdfast", "holdfast-agent", "scx_holdfast", "workloads/hog", "workloads/lock"] {
+        let program = dir.join(name);
+        std::fs::write(&program, "").unwrap();
+        std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    }
 }
 
 /// A result that was measured, with a change.
@@ -146,19 +165,70 @@ fn what_went_wrong_is_said_once() {
 fn a_contender_that_is_no_program_is_noticed_before_anything_is_booted() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bad.toml");
-    let smoke = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/smoke.toml");
-    let text_of = std::fs::read_to_string(smoke).unwrap();
+    let dist = dir.path().join("dist");
+    build(&dist);
     let no_program = dir.path().join("notes");
     std::fs::write(&no_program, "not a program").unwrap();
     let no_program = no_program.to_str().unwrap();
     for (command, hint) in [(no_program, "chmod"), ("scx_no_such_thing", "PATH")] {
-        std::fs::write(&path, text_of.replace("scx_holdfast", command)).unwrap();
+        std::fs::write(&path, SMOKE.replace("scx_holdfast", command)).unwrap();
         let out = dir.path().join("out");
-        let args = ["lab", "run", path.to_str().unwrap(), "--out", out.to_str().unwrap()];
-        let output = holdfast(&args);
+        let [path, out, dist] = [&path, &out, &dist].map(|path| path.to_str().unwrap());
+        let output = holdfast(&["lab", "run", path, "--out", out, "--dist", dist]);
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains(hint) && said.contains(command), "{said}");
-        assert!(!said.contains("Booting"), "{said}");
+        assert!(!said.contains("Booting") && !Path::new(out).exists(), "{said}");
     }
+}
+
+#[test]
+fn a_lab_that_is_not_installed_is_refused_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let dist = dir.path().join("dist");
+    build(&dist);
+    for missing in ["holdfast-agent", "holdfast", "workloads/hog"] {
+        std::fs::rename(dist.join(missing), dir.path().join("away")).unwrap();
+        let output = lab(dir.path(), &["run", "smoke", "--dist", "dist"]);
+        std::fs::rename(dir.path().join("away"), dist.join(missing)).unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(&format!("dist lacks {missing},")), "{said}");
+        assert!(said.contains("make install") && said.contains("--dist"), "{said}");
+        assert!(!dir.path().join("results").exists(), "{said}");
+    }
+}
+
+/// PREFIX/bin/holdfast finds the lab in PREFIX/lib/holdfast, or where it was built, beside itself.
+#[test]
+fn the_programs_of_the_lab_are_found_where_they_are_installed() {
+    let dir = tempfile::tempdir().unwrap();
+    let bin = dir.path().join("bin");
+    std::fs::create_dir(&bin).unwrap();
+    let program = bin.join("holdfast");
+    // Not by this process: a program that is open for writing cannot be started.
+    let mut copy = Command::new("cp");
+    copy.arg(env!("CARGO_BIN_EXE_holdfast")).arg(&program);
+    assert!(copy.status().unwrap().success());
+    // Refused once the programs are found: no machine can have that clock and --accel kvm.
+    let experiment = SMOKE.replace("\"machine\"", "\"instructions\"");
+    std::fs::write(dir.path().join("counting.toml"), experiment).unwrap();
+    let run = || {
+        let mut command = Command::new(&program);
+        command.args(["lab", "run", "counting.toml", "--accel", "kvm"]).current_dir(dir.path());
+        let output = command.output().unwrap();
+        (output.status.code(), text(&output.stderr))
+    };
+    let (code, said) = run();
+    assert!(code == Some(1) && said.contains("bin lacks holdfast-agent"), "{said}");
+    for installed in [dir.path().join("lib/holdfast"), bin] {
+        std::fs::create_dir_all(&installed).unwrap();
+        let _ = std::fs::rename(&program, dir.path().join("program"));
+        build(&installed);
+        std::fs::rename(dir.path().join("program"), &program).unwrap();
+        let (code, said) = run();
+        assert!(code == Some(2) && said.contains("--accel tcg"), "{said}");
+        std::fs::remove_file(installed.join("holdfast-agent")).unwrap();
+    }
+    assert!(!dir.path().join("results").exists());
 }

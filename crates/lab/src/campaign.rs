@@ -90,6 +90,10 @@ impl CampaignError {
 impl Campaign {
     /// Runs it in the lab.
     pub fn run(&self, progress: &Progress) -> Result<Finished, CampaignError> {
+        self.check_names()?;
+        for experiment in &self.experiments {
+            LabHost::check(experiment, &self.place).map_err(CampaignError::Nothing)?;
+        }
         let boot = |experiment: &Experiment| {
             let host = LabHost::boot(experiment, &self.place, progress)?;
             Ok(Box::new(host) as Box<dyn Host>)
@@ -99,10 +103,8 @@ impl Campaign {
 
     /// Runs it on hosts that `boot` makes; one that was stopped goes on where it was.
     pub fn run_on(&self, boot: &Boot, progress: &Progress) -> Result<Finished, CampaignError> {
+        self.check_names()?;
         let experiments = self.experiments();
-        if let Some(name) = experiment::namesakes(&experiments) {
-            return Err(CampaignError::Namesakes(name.into()));
-        }
         let _lock = self.lock()?;
         let programs = resume::programs(&self.place.dist);
         let earlier = self.earlier(&experiments, &programs, progress);
@@ -164,6 +166,11 @@ impl Campaign {
         Ok(Finished { result, result_path, report_path, ended_by, unwritten })
     }
 
+    fn check_names(&self) -> Result<(), CampaignError> {
+        let twice = experiment::namesakes(&self.experiments);
+        twice.map_or(Ok(()), |name| Err(CampaignError::Namesakes(name.into())))
+    }
+
     /// Another run's result stays, under another name, if it is whole: this one may have been stopped early.
     fn keep_earlier(&self, ours: &RunResult, result: &Path, report: &Path, progress: &Progress) {
         let is_of_another = |r: &RunResult| r.provenance.date != ours.provenance.date;
@@ -180,15 +187,15 @@ impl Campaign {
         }
     }
 
-    /// Makes the directory for what it leaves, and keeps others out of it for as long as the file is open.
-    fn lock(&self) -> Result<File, CampaignError> {
+    /// Makes the directory for what it leaves, and keeps other runs out of it.
+    fn lock(&self) -> Result<Lock, CampaignError> {
         let failed = |why| ResultError::Write { path: self.out.clone(), why };
-        std::fs::create_dir_all(&self.out).map_err(failed)?;
+        let made = Made::new(&self.out).map_err(failed)?;
         let dir = File::open(&self.out).map_err(failed)?;
         match dir.try_lock() {
             Err(TryLockError::WouldBlock) => Err(CampaignError::Busy(self.out.clone())),
             // Some file systems have no locks, which is no reason not to measure.
-            Ok(()) | Err(TryLockError::Error(_)) => Ok(dir),
+            Ok(()) | Err(TryLockError::Error(_)) => Ok(Lock { _made: made, _dir: dir }),
         }
     }
 
@@ -231,6 +238,37 @@ impl Campaign {
             ..Provenance::default()
         };
         Earlier { samples: Vec::new(), done: Done::default(), provenance }
+    }
+}
+
+/// Keeps other runs out of a directory.
+struct Lock {
+    /// Goes first: what is removed is still locked.
+    _made: Made,
+    _dir: File,
+}
+
+/// Directories that were made for a run, the innermost first. Those that stay empty are removed.
+struct Made(Vec<PathBuf>);
+
+impl Made {
+    /// Makes `dir`, and those that it is in.
+    fn new(dir: &Path) -> std::io::Result<Self> {
+        let missing =
+            dir.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists());
+        // Removes what was made of them if not all can be.
+        let made = Made(missing.map(Path::to_path_buf).collect());
+        std::fs::create_dir_all(dir)?;
+        Ok(made)
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for dir in &self.0 {
+            // Fails where there is something in it, as is meant.
+            let _ = std::fs::remove_dir(dir);
+        }
     }
 }
 
@@ -417,6 +455,33 @@ mod tests {
         assert!(matches!(busy, CampaignError::Busy(_)), "{busy}");
         drop(lock);
         assert!(run(&campaign).unwrap_err().is_unsupported());
+    }
+
+    #[test]
+    fn a_run_that_measures_nothing_leaves_no_directory_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let (results, theirs) = (dir.path().join("results"), dir.path().join("theirs"));
+        assert!(run(&campaign(&results.join("demo"))).unwrap_err().is_unsupported());
+        assert!(!results.exists());
+        // Not all of it can be made.
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        run(&campaign(&dir.path().join("new/../file/demo"))).unwrap_err();
+        assert!(!dir.path().join("new").exists());
+        std::fs::create_dir(&theirs).unwrap();
+        run(&campaign(&theirs)).unwrap_err();
+        assert!(theirs.exists());
+    }
+
+    #[test]
+    fn what_a_host_cannot_do_without_is_missed_before_anything_is_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let campaign = campaign(&dir.path().join("out"));
+        let missing = campaign.run(&Progress::silent()).unwrap_err();
+        let CampaignError::Nothing(Error::Missing { programs, .. }) = &missing else {
+            panic!("{missing}")
+        };
+        assert!(programs.contains(&"holdfast-agent".into()), "{programs:?}");
+        assert!(programs.contains(&"workloads/lock".into()), "{programs:?}");
     }
 
     #[test]

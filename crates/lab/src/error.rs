@@ -49,6 +49,19 @@ pub enum Error {
          experiment, or take `--accel tcg`"
     )]
     Counting,
+    /// Programs of the lab are not installed.
+    #[error(
+        "{} lacks {}, which the lab needs: build and install all of Holdfast (`make build`, \
+         `make install`), or name the directory that has them with --dist",
+        .dist.display(),
+        .programs.join(", ")
+    )]
+    Missing {
+        /// Where they were looked for.
+        dist: PathBuf,
+        /// Their paths there.
+        programs: Vec<String>,
+    },
     /// The lab's host ended, e.g. by a panic of its kernel.
     #[error("the lab's host ended ({how}); the last lines of its console:\n{console}")]
     HostEnded {

@@ -20,6 +20,8 @@ use crate::error::{Error, Result};
 use crate::packages::{Kernel, Package, Packages, Source, Suite, Tree};
 use crate::progress::Progress;
 
+/// First program of the lab's host and of its guests, in the dist directory.
+pub const AGENT: &str = "holdfast-agent";
 /// Where the programs of the dist directory are, in the host.
 pub const DIST: &str = "/opt/holdfast";
 /// Where the workloads are, in the host and in guests.
@@ -195,7 +197,7 @@ fn base(name: &str, parts: &Parts, local: &Local<'_>) -> Result<Manifest> {
     }
     // The kernel opens it before the agent has mounted anything.
     image.char_device("dev/console", 0o600, 5, 1);
-    let agent = local.dist.join("holdfast-agent");
+    let agent = local.dist.join(AGENT);
     image.local("init", &agent).map_err(|e| Error::Image {
         image: name.to_owned(),
         why: format!("{e}; build it with `make build`"),
@@ -293,7 +295,7 @@ pub fn host(
 
     for file in list(local.dist)? {
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if name != "holdfast-agent" {
+        if name != AGENT {
             add_program(&mut image, &file, &format!("{DIST}/{name}"))?;
         }
     }

@@ -14,7 +14,7 @@ use super::process::{Process, SOCKET_FD};
 use super::qemu;
 use super::spec::{Accel, Acceleration, Clock, MachineSpec};
 use crate::error::{Error, Result};
-use crate::images::Parts;
+use crate::images::{AGENT, Parts};
 use crate::progress::Progress;
 
 /// Longest a small machine may take to boot under a KVM that is any use.
@@ -137,7 +137,7 @@ pub(crate) fn check(spec: &MachineSpec) -> Result<()> {
 
 /// The agent, for the running machine.
 pub(super) fn agent_here(spec: &MachineSpec) -> Command {
-    let mut command = Command::new(spec.dist.join("holdfast-agent"));
+    let mut command = Command::new(spec.dist.join(AGENT));
     command.args(["--fd", &SOCKET_FD.to_string(), "--role", "host"]);
     if !spec.cpus_here.is_empty() {
         let set = cpu_set(&spec.cpus_here);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the runner needs of a KVM host, and the lab's machine as one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -10,8 +10,8 @@ use holdfast_agent::protocol::{Hello, Reply, Request};
 use super::plan::Pace;
 use crate::error::{Error, Result};
 use crate::experiment::{Contender, CpuFeatures, Experiment, Guest};
-use crate::images::{self, WORKLOADS};
-use crate::machine::{Accel, Acceleration, GuestSpec, Machine, MachineSpec};
+use crate::images::{self, AGENT, WORKLOADS};
+use crate::machine::{self, Accel, Acceleration, GuestSpec, Machine, MachineSpec};
 use crate::packages::{Kernel, Packages};
 use crate::progress::Progress;
 use crate::result::EMULATED;
@@ -104,10 +104,25 @@ pub struct LabHost {
 impl LabHost {
     /// Boots a host for `experiment`.
     pub fn boot(experiment: &Experiment, place: &Place, progress: &Progress) -> Result<LabHost> {
+        let (spec, elsewhere) = LabHost::plan(experiment, place)?;
+        Ok(LabHost { machine: Machine::boot(&spec, progress)?, elsewhere })
+    }
+
+    /// Refuses what [`LabHost::boot`] would refuse for want of programs or rights; makes nothing.
+    pub(crate) fn check(experiment: &Experiment, place: &Place) -> Result<()> {
+        machine::check(&LabHost::plan(experiment, place)?.0)
+    }
+
+    /// The machine, and the path in it of contenders that are not in the dist directory.
+    fn plan(
+        experiment: &Experiment,
+        place: &Place,
+    ) -> Result<(MachineSpec, BTreeMap<String, String>)> {
         let mut kernels: Vec<Kernel> =
             experiment.guests.values().map(|guest| guest.kernel).collect();
         kernels.sort();
         kernels.dedup();
+        check_programs(experiment, &place.dist)?;
         let (extra, elsewhere) = programs(experiment, place)?;
         let spec = MachineSpec {
             accel: place.accel,
@@ -123,8 +138,27 @@ impl LabHost {
             cache: Packages::default_cache(),
             ..MachineSpec::new(&place.dist)
         };
-        let machine = Machine::boot(&spec, progress)?;
-        Ok(LabHost { machine, elsewhere })
+        Ok((spec, elsewhere))
+    }
+}
+
+/// Programs of the lab itself that are neither built nor installed.
+fn check_programs(experiment: &Experiment, dist: &Path) -> Result<()> {
+    let mut needed = BTreeSet::from([AGENT.to_owned()]);
+    let is_observed = experiment.contenders.iter().any(|c| experiment.observes(c));
+    if is_observed || experiment.guests.values().any(|guest| guest.spins) {
+        needed.insert("holdfast".into());
+    }
+    for case in &experiment.cases {
+        let beside = case.beside.iter().map(|beside| beside.workload.as_str());
+        let hog = (experiment.hogs_of(case) > 0).then_some("hog");
+        let workloads = beside.chain(hog).chain([case.workload.as_str()]);
+        needed.extend(workloads.map(|workload| format!("workloads/{workload}")));
+    }
+    let programs: Vec<_> = needed.into_iter().filter(|name| !dist.join(name).is_file()).collect();
+    match programs.as_slice() {
+        [] => Ok(()),
+        _ => Err(Error::Missing { dist: dist.to_owned(), programs }),
     }
 }
 
