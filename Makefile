@@ -5,6 +5,9 @@
 # make test   runs every test: units, properties, BPF in the lab's kernel, a small lab experiment.
 # make build  builds everything into target/dist/.
 # make check  formatting and lints.
+# make install, make uninstall
+#             what is built, with units and examples, below PREFIX (/usr/local); packagers give
+#             DESTDIR.
 #
 # On Debian 12 with a Rust toolchain; what else the build needs is installed with apt (as root).
 
@@ -18,7 +21,14 @@ FMT_PACKAGES := clang-format-19
 TEST_TOOLS := target/tools
 C_SOURCES = $(shell git ls-files '*.c' '*.h')
 
-.PHONY: all build demo test check fmt deps deps-check test-tools clean
+PREFIX  := /usr/local
+DESTDIR :=
+UNITS   := holdfast-export.service scx_holdfast.service
+SHARED  := $(DESTDIR)$(PREFIX)/share/holdfast
+LAB     := $(DESTDIR)$(PREFIX)/lib/holdfast
+UNITDIR := $(DESTDIR)$(PREFIX)/lib/systemd/system
+
+.PHONY: all build demo test check fmt deps deps-check test-tools clean install uninstall
 all: build
 
 demo: build
@@ -49,6 +59,8 @@ test: build test-tools
 	$(DIST)/holdfast lab run experiments/smoke.toml --check --out target/smoke
 	@echo "== Workloads"
 	workloads/test.sh target/workloads/workloads
+	@echo "== Installation"
+	packaging/test.sh
 
 check: deps-check
 	cargo fmt --all --check
@@ -68,6 +80,30 @@ test-tools:
 
 deps-check: deps
 	@scripts/install-packages $(FMT_PACKAGES)
+
+# Builds nothing: root may have no toolchain. The lab has its programs in one directory, as DIST is;
+# two of them are links.
+install:
+	@test -x $(DIST)/holdfast-agent || \
+		{ echo "make install: nothing is built; run make build first" >&2; exit 1; }
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/sbin $(LAB)/workloads $(UNITDIR) $(SHARED)
+	install -m755 $(DIST)/holdfast $(DESTDIR)$(PREFIX)/bin/
+	install -m755 $(DIST)/scx_holdfast $(DESTDIR)$(PREFIX)/sbin/
+	install -m755 $(DIST)/holdfast-agent $(LAB)/
+	install -m755 $(DIST)/workloads/* $(LAB)/workloads/
+	ln -sf ../../bin/holdfast ../../sbin/scx_holdfast $(LAB)/
+	for unit in $(UNITS); do \
+		sed 's,=/usr/\(s\?bin\)/,=$(PREFIX)/\1/,' packaging/systemd/$$unit >$(UNITDIR)/$$unit && \
+		chmod 644 $(UNITDIR)/$$unit || exit; \
+	done
+	cp -R --no-preserve=all experiments packaging/grafana packaging/prometheus packaging/queries \
+		$(SHARED)/
+	chmod -R a+rX $(SHARED)
+
+uninstall:
+	rm -rf $(LAB) $(SHARED)
+	rm -f $(DESTDIR)$(PREFIX)/bin/holdfast $(DESTDIR)$(PREFIX)/sbin/scx_holdfast
+	rm -f $(UNITS:%=$(UNITDIR)/%)
 
 clean:
 	cargo clean

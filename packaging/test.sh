@@ -1,0 +1,59 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-or-later
+# Installs what is built and tries it where it lies: test.sh, after `make build`.
+set -euo pipefail
+cd "$(dirname "$(realpath "$0")")/.."
+# `make test` would lend its own settings to the make below.
+unset MAKEFLAGS MAKELEVEL
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+prefix=$scratch/opt
+
+fail() {
+	echo "FAILED: $*" >&2
+	exit 1
+}
+
+make -s install PREFIX="$prefix" >"$scratch/log"
+
+# No machine can run this experiment. It is refused once the programs of the lab are found.
+experiments=$prefix/share/holdfast/experiments
+sed 's/"machine"/"instructions"/' "$experiments/smoke.toml" >"$scratch/counting.toml"
+cd "$scratch"
+code=0
+said=$("$prefix/bin/holdfast" lab run counting.toml --accel kvm 2>&1) || code=$?
+[[ $code = 2 && $said == *"--accel tcg"* ]] || fail "the installed lab said ($code): $said"
+[ ! -e results ] || fail "a run that was refused left $(find results)"
+cd - >/dev/null
+echo "ok: the installed program finds its lab"
+
+units=$prefix/lib/systemd/system
+condition() {
+	grep -qx "Condition$2" "$units/$1" || fail "$1 lacks Condition$2"
+}
+condition scx_holdfast.service PathExists=/sys/kernel/sched_ext
+condition holdfast-export.service PathExists=/sys/module/kvm
+for unit in "$units"/*.service; do
+	condition "$(basename "$unit")" 'Virtualization=!container'
+	program=$(sed -n 's/^ExecStart=\([^ ]*\).*/\1/p' "$unit")
+	[ -x "$program" ] || fail "$unit starts $program, which is not installed"
+done
+if command -v systemd-analyze >/dev/null; then
+	said=$(systemd-analyze verify "$units"/*.service 2>&1) && [ -z "$said" ] || fail "units: $said"
+	echo "ok: units"
+else
+	echo "skipped: systemd-analyze is not installed; units start what is installed"
+fi
+
+# Packagers have the files elsewhere than they name.
+make -s install PREFIX=/usr DESTDIR="$scratch/package" >>"$scratch/log"
+lib=$scratch/package/usr/lib
+cmp packaging/systemd/scx_holdfast.service "$lib/systemd/system/scx_holdfast.service"
+[ "$(readlink "$lib/holdfast/holdfast")" = ../../bin/holdfast ] ||
+	fail "the lab's holdfast is not that of DESTDIR"
+
+make -s uninstall PREFIX="$prefix"
+make -s uninstall PREFIX=/usr DESTDIR="$scratch/package"
+left=$(find "$prefix" "$scratch/package" -not -type d)
+[ -z "$left" ] || fail "make uninstall left $left"
+echo "ok: make uninstall"
