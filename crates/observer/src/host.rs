@@ -71,6 +71,16 @@ fn effective_capabilities() -> Option<u64> {
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
+/// The name of this host, as uname(2) has it; empty if it cannot be read.
+pub(crate) fn nodename() -> String {
+    first_line("/proc/sys/kernel/hostname")
+}
+
+pub(crate) fn first_line(path: &str) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
 /// CPU time of a thread and the time it waited for a CPU, in ns, as the scheduler accounts for them:
 /// what KVM itself reports to the guest as steal time.
 pub(crate) fn schedstat(pid: u32, tid: u32) -> Option<(u64, u64)> {

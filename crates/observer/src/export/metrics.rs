@@ -2,6 +2,8 @@
 //! A sample in Prometheus' text format. The names of the metrics are here and nowhere else.
 //!
 //! Counters are sums over the vCPUs of a VM: a series per vCPU would be too many on a large host.
+//! Metrics of the host as a whole have its `nodename`. All exporters have the same address, and
+//! rules still tell hosts apart whose names the server does not know.
 
 use std::fmt::Write;
 
@@ -93,11 +95,13 @@ const PREEMPTED: (&str, &str) = (
     "How long preempted vCPUs stayed off the CPU, by what they were doing.",
 );
 
-/// The page that Prometheus scrapes; `scheduler` as of [`holdfast_checks::loaded_scheduler`].
-pub(super) fn render(sample: &Sample, scheduler: Option<&str>) -> String {
+/// The page that Prometheus scrapes at the host `nodename`; `scheduler` as of
+/// [`holdfast_checks::loaded_scheduler`].
+pub(super) fn render(sample: &Sample, nodename: &str, scheduler: Option<&str>) -> String {
     let mut page = Page::default();
+    let nodename = ("nodename", nodename);
     page.head("holdfast_build_info", "gauge", "Version of the exporter.");
-    page.line("holdfast_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
+    page.line("holdfast_build_info", &[("version", env!("CARGO_PKG_VERSION")), nodename], 1.0);
     if let Some(scheduler) = scheduler {
         let name = "holdfast_sched_ext_info";
         page.head(
@@ -105,10 +109,10 @@ pub(super) fn render(sample: &Sample, scheduler: Option<&str>) -> String {
             "gauge",
             "The sched_ext scheduler that is loaded; with an empty label none.",
         );
-        page.line(name, &[("scheduler", scheduler)], 1.0);
+        page.line(name, &[("scheduler", scheduler), nodename], 1.0);
     }
     page.head("holdfast_lost_events_total", "counter", "Events missing in all other metrics.");
-    page.line("holdfast_lost_events_total", &[], sample.lost_events as f64);
+    page.line("holdfast_lost_events_total", &[nodename], sample.lost_events as f64);
 
     page.head("holdfast_vm_info", "gauge", "VMs, and whether their guest kernels can be read.");
     for vm in &sample.vms {
@@ -225,14 +229,14 @@ mod tests {
 
     #[test]
     fn a_vm_has_its_counters_by_class() {
-        let page = render(&sample(1, 7, 30), Some("holdfast"));
+        let page = render(&sample(1, 7, 30), "a", Some("holdfast"));
         for line in [
             "holdfast_vcpu_preempted_seconds_count{vm=\"web\",pid=\"7\",class=\"holder\"} 30",
             "holdfast_vcpu_preempted_seconds_bucket{vm=\"web\",pid=\"7\",class=\"holder\",le=\"0.000524288\"} 0",
             "holdfast_vcpu_preempted_seconds_bucket{vm=\"web\",pid=\"7\",class=\"holder\",le=\"0.002097152\"} 30",
             "holdfast_vcpu_pause_exits_total{vm=\"web\",pid=\"7\"} 30",
-            "holdfast_lost_events_total 0",
-            "holdfast_sched_ext_info{scheduler=\"holdfast\"} 1",
+            "holdfast_lost_events_total{nodename=\"a\"} 0",
+            "holdfast_sched_ext_info{scheduler=\"holdfast\",nodename=\"a\"} 1",
         ] {
             assert!(page.lines().any(|have| have == line), "{line}\n{page}");
         }
@@ -242,7 +246,7 @@ mod tests {
     fn what_is_not_known_is_absent() {
         let mut sample = sample(1, 7, 30);
         sample.vms[0].vcpus[0].readable = false;
-        let page = render(&sample, None);
+        let page = render(&sample, "a", None);
         assert!(!page.contains("class=\"holder\"") && page.contains("class=\"unknown\""), "{page}");
         assert!(!page.contains("holdfast_vcpu_lock_halts_total{"), "{page}");
         assert!(!page.contains("holdfast_sched_ext_info"), "{page}");
@@ -252,7 +256,7 @@ mod tests {
     fn labels_are_escaped() {
         let mut sample = sample(1, 7, 1);
         sample.vms[0].name = Some("a\"b\\".into());
-        assert!(render(&sample, None).contains("vm=\"a\\\"b\\\\\""));
+        assert!(render(&sample, "a", None).contains("vm=\"a\\\"b\\\\\""));
     }
 
     #[test]
@@ -268,7 +272,7 @@ mod tests {
             .unwrap();
         std::io::Write::write_all(
             &mut promtool.stdin.take().unwrap(),
-            render(&sample(1, 7, 30), Some("holdfast")).as_bytes(),
+            render(&sample(1, 7, 30), "a", Some("holdfast")).as_bytes(),
         )
         .unwrap();
         let output = promtool.wait_with_output().unwrap();

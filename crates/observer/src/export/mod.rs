@@ -26,7 +26,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::collector::Collector;
 use crate::error::ObserverError;
-use crate::host::check_kvm;
+use crate::host::{check_kvm, nodename};
 use crate::observer::{Observer, Options, Storage};
 use crate::stop;
 
@@ -59,7 +59,8 @@ pub fn collect(frequency_hz: u32) -> Result<(), ObserverError> {
             Ok(()) => {
                 observer.poll(Duration::ZERO)?;
                 let scheduler = holdfast_checks::loaded_scheduler(&Host::this());
-                let page = metrics::render(&observer.sample()?, scheduler.as_deref());
+                let sample = observer.sample()?;
+                let page = metrics::render(&sample, &nodename(), scheduler.as_deref());
                 writeln!(out, "{page}{END}")
                     .and_then(|()| out.flush())
                     .map_err(io_error("answer the server"))?;

@@ -14,7 +14,7 @@ const DASHBOARD: &str = include_str!("../../../../packaging/grafana/holdfast.jso
 
 /// Series that there are: those that are exported, and those that rules record.
 fn series() -> BTreeSet<String> {
-    let page = render(&sample(1, 7, 30), Some("holdfast"));
+    let page = render(&sample(1, 7, 30), "a", Some("holdfast"));
     let mut names = BTreeSet::new();
     for (name, kind) in
         page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
@@ -109,9 +109,29 @@ fn rules_and_dashboard_name_only_what_is_exported() {
     }
 }
 
-/// The rules, their tests, and the dashboard's expressions as if they were rules.
+/// Which labels tell hosts apart is up to the server: only the exporter's own may be dropped.
 #[test]
-fn promtool_has_no_complaint_about_rules_and_dashboard() {
+fn rules_and_dashboard_keep_hosts_apart() {
+    let merges = |expression: &str| expression.contains("by (") || expression.contains("on (");
+    for expression in expressions_of_rules() {
+        assert!(!merges(&expression), "{expression}");
+    }
+    let dashboard: serde_json::Value = serde_json::from_str(DASHBOARD).unwrap();
+    // A panel that is repeated is of one host.
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    for panel in panels.filter(|panel| panel["repeat"] != "instance") {
+        for target in panel["targets"].as_array().unwrap() {
+            let [expression, legend] = ["expr", "legendFormat"].map(|key| target[key].as_str());
+            assert!(!merges(expression.unwrap()), "{target}");
+            assert!(legend.unwrap().contains("{{instance}}"), "{target}");
+        }
+    }
+}
+
+/// The rules, their tests, the server's configuration, and the dashboard's expressions as if they
+/// were rules.
+#[test]
+fn promtool_has_no_complaint_about_what_is_packaged() {
     let Some(promtool) = tools::find("promtool", &["--version"], "promtool") else { return };
     let dir = tempfile::tempdir().unwrap();
     let rule = |(i, expr)| serde_json::json!({ "record": format!("panel:{i}"), "expr": expr });
@@ -123,6 +143,7 @@ fn promtool_has_no_complaint_about_rules_and_dashboard() {
     for args in [
         ["check", "rules", "holdfast.rules.yml"],
         ["test", "rules", "holdfast.rules.test.yml"],
+        ["check", "config", "prometheus.yml"],
         ["check", "rules", panels],
     ] {
         let output = Command::new(&promtool).args(args).current_dir(PROMETHEUS).output().unwrap();

@@ -13,7 +13,7 @@ use super::schema::SCHEMA;
 use super::write::Writer;
 use super::{About, Event, Note, RecordedVm, numbers};
 use crate::error::ObserverError;
-use crate::host::{monotonic_ns, realtime_ns};
+use crate::host::{first_line, monotonic_ns, nodename, realtime_ns};
 use crate::observer::{Observer, Options, Storage};
 use crate::output::{count, show};
 use crate::skel::types::hf_note;
@@ -85,7 +85,7 @@ impl Record {
         let mut about = About {
             schema: SCHEMA.into(),
             begin_ns: monotonic_ns() as i64 + to_unix_ns,
-            host: first_line("/proc/sys/kernel/hostname"),
+            host: nodename(),
             kernel: first_line("/proc/sys/kernel/osrelease"),
             frequency_hz: self.frequency_hz,
             ..About::default()
@@ -170,11 +170,4 @@ fn convert(raw: &hf_note, vm: u32, to_unix_ns: i64) -> Option<Note> {
         holder_off: event == Event::Sample && raw.what & 1 != 0,
         head_off: event == Event::Sample && raw.what & 2 != 0,
     })
-}
-
-fn first_line(path: &str) -> String {
-    std::fs::read_to_string(path)
-        .ok()
-        .and_then(|text| text.lines().next().map(str::to_owned))
-        .unwrap_or_default()
 }
