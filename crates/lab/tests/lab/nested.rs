@@ -5,13 +5,14 @@ use holdfast_agent::protocol::Request;
 use holdfast_lab::machine::{GuestSpec, Machine, MachineSpec, PV_FEATURES};
 use holdfast_lab::progress::Progress;
 
-use crate::emulated::{eventually, hog, observe, preemptions, spec, start_observer};
+use crate::emulated::{counting_spec, eventually, hog, observe, preemptions, start_observer};
 
 /// KVM enters a guest with preemption off. A vCPU that runs a nested guest (L2) holds no lock for that.
 #[test]
 fn a_vcpu_that_runs_a_nested_guest_is_no_lock_holder() {
     let machine =
-        Machine::boot(&MachineSpec { kvm_in_guests: true, ..spec() }, &Progress::stderr()).unwrap();
+        Machine::boot(&MachineSpec { kvm_in_guests: true, ..counting_spec() }, &Progress::stderr())
+            .unwrap();
     let features = PV_FEATURES.into_iter().chain(["+svm"]).map(str::to_owned).collect();
     machine.start_guest(&GuestSpec { vcpus: 1, features, ..GuestSpec::new("vm0") }).unwrap();
     let ask = |request| machine.request_guest("vm0", request).unwrap();
