@@ -9,20 +9,31 @@ use holdfast_checks::steers;
 /// Longest name that is shown.
 pub(crate) const NAME_CHARS: usize = 64;
 
-/// Of a command line so much is looked at: how long it is its process decides, up to all of its memory.
+/// So much of a command line is read: its process decides its length, up to all of its memory.
 const CMDLINE_MAX: u64 = 128 << 10;
 
 /// Name of the VM whose VMM is this process, where it has one.
 pub(crate) fn vm_name(pid: u32) -> Option<String> {
-    let cmdline = beginning(&format!("/proc/{pid}/cmdline"), CMDLINE_MAX).unwrap_or_default();
-    let args: Vec<_> = cmdline
+    let args = cmdline(pid);
+    let program = program(&executable(pid).unwrap_or_default(), &args);
+    let groups = fs::read(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    name_of(&program, &args, &String::from_utf8_lossy(&groups))
+}
+
+/// Name of the program that runs the VM.
+pub(crate) fn vmm(pid: u32) -> String {
+    executable(pid).map_or_else(
+        || "(ended)".into(),
+        |executable| printable(&program(&executable, &cmdline(pid)), NAME_CHARS),
+    )
+}
+
+fn cmdline(pid: u32) -> Vec<String> {
+    beginning(&format!("/proc/{pid}/cmdline"), CMDLINE_MAX)
+        .unwrap_or_default()
         .split(|byte| *byte == 0)
         .map(|arg| String::from_utf8_lossy(arg).into_owned())
-        .collect();
-    from_cmdline(&args).or_else(|| {
-        let groups = fs::read(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        from_cgroup(&String::from_utf8_lossy(&groups))
-    })
+        .collect()
 }
 
 /// The first bytes of a file, up to `max`.
@@ -32,49 +43,168 @@ fn beginning(path: &str, max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Name of the program (`/proc/PID/comm`).
-pub(crate) fn vmm(pid: u32) -> String {
-    fs::read(format!("/proc/{pid}/comm")).map_or_else(
-        |_| "(ended)".into(),
-        |comm| printable(String::from_utf8_lossy(&comm).trim(), NAME_CHARS),
-    )
+/// The file that a process executes. Where that cannot be read, `comm`: cut off after 15 bytes, and
+/// set at will (prctl(2), QEMU's `-name process=`).
+fn executable(pid: u32) -> Option<String> {
+    let exe = fs::read_link(format!("/proc/{pid}/exe"));
+    let exe = exe.map(|path| path.to_string_lossy().into_owned());
+    let comm = || fs::read(format!("/proc/{pid}/comm"));
+    exe.or_else(|_| comm().map(|comm| String::from_utf8_lossy(&comm).trim().to_owned())).ok()
 }
 
-fn from_cmdline(args: &[String]) -> Option<String> {
-    let value_of = |wanted: &[&str]| {
-        args.iter().enumerate().skip(1).find_map(|(i, arg)| {
-            wanted.iter().find_map(|option| match arg.strip_prefix(option)? {
-                "" => args.get(i + 1).cloned(),
-                rest => rest.strip_prefix('=').map(str::to_owned),
-            })
+/// Name of the program in this file. A dynamic loader (ld.so(8)) is not it, but what it has loaded.
+fn program(executable: &str, args: &[String]) -> String {
+    let path = executable.strip_suffix(" (deleted)").unwrap_or(executable);
+    let is_loader =
+        |name: &str| name.starts_with("ld-") || name.ends_with(".so") || name.contains(".so.");
+    let mut name = file_name(path);
+    if is_loader(name) {
+        name = loaded(args).map_or(name, file_name);
+    }
+    // The wrappers of Nix move the program aside.
+    let wrapped = name.strip_prefix('.').and_then(|name| name.strip_suffix("-wrapped"));
+    wrapped.unwrap_or(name).to_owned()
+}
+
+/// The program that a loader was told to load: the first argument after its own options.
+fn loaded(args: &[String]) -> Option<&str> {
+    /// Those of glibc and musl with a value.
+    const WITH_VALUE: [&str; 7] = [
+        "--argv0",
+        "--audit",
+        "--glibc-hwcaps-mask",
+        "--glibc-hwcaps-prepend",
+        "--inhibit-rpath",
+        "--library-path",
+        "--preload",
+    ];
+    let mut args = args.iter().skip(1).map(String::as_str);
+    loop {
+        match args.next()? {
+            "--" => return args.next(),
+            option if WITH_VALUE.contains(&option) => _ = args.next()?,
+            option if option.starts_with("--") => {}
+            path => return Some(path),
+        }
+    }
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, name)| name)
+}
+
+/// The name given on the command line; else that of the machine's scope; else that of the socket
+/// which the VMM is spoken to through.
+fn name_of(program: &str, args: &[String], groups: &str) -> Option<String> {
+    let args = args.get(1..).unwrap_or_default();
+    let is_some = |name: &String| !name.is_empty();
+    let name = given_name(program, args).filter(is_some);
+    let name = name.or_else(|| from_cgroup(groups).filter(is_some));
+    let name = name.or_else(|| socket_name(program, args).filter(is_some));
+    name.map(|name| printable(&name, NAME_CHARS))
+}
+
+fn given_name(program: &str, args: &[String]) -> Option<String> {
+    let is_qemu = program.contains("qemu") || program == "kvm";
+    let is_kvmtool = program.starts_with("lkvm") || program == "kvmtool" || program == "vm";
+    // QEMU takes two dashes for one, but no `=` after the option; of several names the last counts.
+    let is_qemu_name = |arg: &str| arg == "-name" || is_qemu && arg == "--name";
+    let values = args.windows(2).filter(|pair| is_qemu_name(&pair[0])).map(|pair| &pair[1]);
+    match values.filter_map(|value| qemu_guest(value)).last() {
+        None if is_qemu => None,
+        // Firecracker, to which its jailer gives `--id=`.
+        None => value_of(args, &["--id"])
+            // crosvm, kvmtool.
+            .or_else(|| value_of(args, &["--name"]))
+            .or_else(|| value_of(args, &["-n"]).filter(|_| is_kvmtool)),
+        name => name,
+    }
+}
+
+/// The value of the last of these options: the next argument, or what follows a `=`.
+fn value_of(args: &[String], options: &[&str]) -> Option<String> {
+    args.iter().enumerate().rev().find_map(|(i, arg)| {
+        options.iter().find_map(|option| match arg.strip_prefix(option)? {
+            "" => args.get(i + 1).cloned(),
+            rest => rest.strip_prefix('=').map(str::to_owned),
         })
-    };
-    // QEMU, also as libvirt starts it: -name guest=NAME,debug-threads=on.
-    let qemu = value_of(&["-name"]).and_then(|value| {
+    })
+}
+
+/// The guest's name in the value of QEMU's `-name`, `guest=NAME,debug-threads=on` or `NAME,...`. As
+/// QEMU's get_opt_name_value() reads it: `guest=` is the key of a first value without one, a comma
+/// ends a value, and two are a comma in it.
+fn qemu_guest(text: &str) -> Option<String> {
+    let (mut guest, mut rest) = (None, text);
+    while !rest.is_empty() {
+        let key_len = rest.find(['=', ',']).unwrap_or(rest.len());
+        let key = match rest[key_len..].strip_prefix('=') {
+            Some(value) => {
+                let key = &rest[..key_len];
+                rest = value;
+                key
+            }
+            None if rest.len() == text.len() => "guest",
+            None => "",
+        };
+        let mut value = String::new();
+        let mut chars = rest.chars();
+        while let Some(c) = chars.next() {
+            if c == ',' && !chars.as_str().starts_with(',') {
+                break;
+            }
+            if c == ',' {
+                chars.next();
+            }
+            value.push(c);
+        }
+        rest = chars.as_str();
+        if key == "guest" {
+            guest = Some(value);
+        }
+    }
+    guest
+}
+
+/// cloud-hypervisor gives VMs no names, and other VMMs need none: name of the socket, without its
+/// suffix. One that is passed as a file descriptor has none.
+fn socket_name(program: &str, args: &[String]) -> Option<String> {
+    let of_cloud_hypervisor = |value: String| {
         let mut parts = value.split(',');
-        let first = parts.clone().next().filter(|part| !part.contains('='));
-        first.or_else(|| parts.find_map(|part| part.strip_prefix("guest="))).map(str::to_owned)
-    });
-    // Firecracker and its jailer: --id; crosvm: --name.
-    let named = qemu.or_else(|| value_of(&["--id", "--name"]));
-    // cloud-hypervisor has no name; its socket is how one speaks of it.
-    let found = named.or_else(|| {
-        let socket = value_of(&["--api-socket", "--api-sock"])?;
-        let socket = socket.strip_prefix("path=").unwrap_or(&socket);
-        let file = socket.split(',').next()?.rsplit('/').next()?;
-        Some(file.rsplit_once('.').map_or(file, |(stem, _)| stem).to_owned())
-    });
-    found.map(|name| printable(&name, NAME_CHARS)).filter(|name| !name.is_empty())
+        match parts.clone().find_map(|part| part.strip_prefix("path=")) {
+            Some(path) => Some(path.to_owned()),
+            None => (!parts.any(|part| part.starts_with("fd="))).then_some(value),
+        }
+    };
+    let socket = value_of(args, &["--api-socket"])
+        .and_then(of_cloud_hypervisor)
+        // Firecracker; crosvm.
+        .or_else(|| value_of(args, &["--api-sock"]))
+        .or_else(|| value_of(args, &["-s", "--socket"]).filter(|_| program.contains("crosvm")))?;
+    let file = file_name(&socket);
+    Some(file.rsplit_once('.').map_or(file, |(stem, _)| stem).to_owned())
 }
 
 /// systemd-machined, which libvirt registers its VMs with: machine-qemu\x2d1\x2dNAME.scope.
 fn from_cgroup(text: &str) -> Option<String> {
-    let scope = text
-        .lines()
-        .flat_map(|line| line.split('/'))
-        .find_map(|part| part.strip_prefix("machine-"))?;
-    let name = unescape(scope.split(".scope").next()?);
-    Some(printable(&name, NAME_CHARS)).filter(|name| !name.is_empty())
+    let mut parts = text.lines().flat_map(|line| line.split('/'));
+    let scope = parts.find_map(|part| part.strip_prefix("machine-")?.strip_suffix(".scope"))?;
+    let machine = unescape(scope);
+    Some(libvirt_domain(&machine).map(str::to_owned).unwrap_or(machine))
+}
+
+/// The domain of a machine that libvirt named: DRIVER-ID-NAME, with the user of a session or
+/// `embed-HASH` before the ID (virDomainDriverGenerateMachineName()). NAME lacks what no host name
+/// may have, and its end where the whole is longer than 64 characters.
+fn libvirt_domain(machine: &str) -> Option<&str> {
+    let mut rest = machine.strip_prefix("qemu-").or_else(|| machine.strip_prefix("ch-"))?;
+    loop {
+        let (part, after) = rest.split_once('-')?;
+        if !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Some(after).filter(|name| !name.is_empty());
+        }
+        rest = after;
+    }
 }
 
 /// As systemd-escape(1) --unescape, but for slashes: \xNN is a byte.
@@ -100,42 +230,149 @@ pub(crate) fn printable(text: &str, max_chars: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::io::Write;
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::Path;
+    use std::process::{Command, Stdio};
+
     use super::*;
 
-    fn named(cmdline: &str) -> Option<String> {
-        from_cmdline(&cmdline.split(' ').map(str::to_owned).collect::<Vec<_>>())
+    fn split(cmdline: &str) -> Vec<String> {
+        cmdline.split(' ').map(str::to_owned).collect()
+    }
+
+    fn named(cmdline: &str, groups: &str) -> Option<String> {
+        let args = split(cmdline);
+        name_of(&program(&args[0], &args), &args, groups)
     }
 
     #[test]
     fn knows_the_names_that_vmms_are_given() {
         for (cmdline, name) in [
+            // QEMU, started by hand, by libvirt and by Proxmox.
             ("qemu-system-x86_64 -name web1 -m 512", Some("web1")),
-            ("/usr/bin/kvm -name guest=db,debug-threads=on -S", Some("db")),
+            ("/usr/bin/qemu-system-x86_64 -name guest=db,debug-threads=on -S", Some("db")),
+            ("/usr/bin/kvm -id 100 -name web,debug-threads=on -no-shutdown", Some("web")),
             ("qemu-system-x86_64 -name debug-threads=on,guest=x", Some("x")),
+            ("qemu-system-x86_64 --name y,process=z", Some("y")),
+            ("/usr/libexec/qemu-kvm --name guest=y", Some("y")),
+            ("/lib64/ld-linux-x86-64.so.2 /usr/bin/qemu-system-x86_64 --name guest=y", Some("y")),
+            ("qemu-system-x86_64 -name guest=a,,b", Some("a,b")),
+            ("qemu-system-x86_64 -name a,,b=c,,,process=z", Some("a,b=c,")),
+            ("qemu-system-x86_64 -name guest=a=b", Some("a=b")),
+            ("qemu-system-x86_64 -name process=p,,guest=q", None),
+            ("qemu-system-x86_64 -name guest=a,guest=b", Some("b")),
+            ("qemu-system-x86_64 -name a -m 512 -name process=z -name b", Some("b")),
             ("qemu-system-x86_64 -nodefaults", None),
+            ("qemu-system-x86_64 -name", None),
+            ("qemu-system-x86_64 -name guest=", None),
+            ("qemu-system-x86_64 -name guest=,debug-threads=on", None),
+            // Which QEMU does not take.
+            ("qemu-system-x86_64 -name=x --id y", None),
+            ("stratovirt -name s", Some("s")),
             ("firecracker --id fc-7 --api-sock /run/fc.sock", Some("fc-7")),
+            (
+                "/firecracker --id=551e7604 --start-time-us=7 --parent-cpu-time-us=9",
+                Some("551e7604"),
+            ),
             ("firecracker --api-sock /run/fc9.sock", Some("fc9")),
             ("cloud-hypervisor --api-socket=path=/run/ch/vm3.sock --cpus boot=2", Some("vm3")),
             ("cloud-hypervisor --api-socket /run/vm4-socket", Some("vm4-socket")),
-            ("crosvm run --name=arc", Some("arc")),
-            ("qemu -name", None),
+            ("cloud-hypervisor --api-socket path=/run/vm5.sock,fd=12", Some("vm5")),
+            ("cloud-hypervisor --api-socket fd=12,path=/run/vm5.sock", Some("vm5")),
+            ("cloud-hypervisor --api-socket fd=12", None),
+            ("cloud-hypervisor --api-socket=fd=12", None),
+            ("cloud-hypervisor --api-socket path=", None),
+            ("cloud-hypervisor --api-socket", None),
+            ("crosvm run --name=arc -s /run/x.sock", Some("arc")),
+            ("crosvm run -s /run/arcvm.sock", Some("arcvm")),
+            ("crosvm run --name a,b", Some("a,b")),
+            ("crosvm run --socket=/run/arcvm.sock", Some("arcvm")),
+            ("lkvm run --name k", Some("k")),
+            ("lkvm run -k bzImage -n k", Some("k")),
+            ("lkvm-static run -n k", Some("k")),
+            ("other -n x -s y", None),
+            ("", None),
         ] {
-            assert_eq!(named(cmdline).as_deref(), name, "{cmdline}");
+            assert_eq!(named(cmdline, "").as_deref(), name, "{cmdline}");
+        }
+    }
+
+    #[test]
+    fn knows_the_program_behind_loaders_and_wrappers() {
+        for (executable, cmdline, name) in [
+            ("/usr/bin/qemu-system-x86_64", "whatever -it says", "qemu-system-x86_64"),
+            ("/usr/bin/qemu-system-x86_64 (deleted)", "", "qemu-system-x86_64"),
+            ("/usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", "ld.so /opt/bin/kvm -S", "kvm"),
+            ("/lib/ld-musl-x86_64.so.1", "ld --library-path /opt -- ./qemu -S", "qemu"),
+            ("/usr/lib/musl/lib/libc.so", "ld --argv0=kvm --preload x.so crosvm run", "crosvm"),
+            (
+                "/lib/ld-2.31.so",
+                "ld.so --inhibit-cache --argv0 a --audit b q/firecracker",
+                "firecracker",
+            ),
+            // `comm`, where the executable cannot be read.
+            ("ld-linux-x86-64", "/lib64/ld-linux-x86-64.so.2 /bin/qemu-kvm -S", "qemu-kvm"),
+            // A process may overwrite its arguments.
+            ("/lib64/ld-linux-x86-64.so.2", "", "ld-linux-x86-64.so.2"),
+            ("/lib64/ld-linux-x86-64.so.2", "x --preload", "ld-linux-x86-64.so.2"),
+            (
+                "/nix/store/q/bin/.qemu-system-x86_64-wrapped",
+                "qemu-system-x86_64",
+                "qemu-system-x86_64",
+            ),
+            ("firecracker", "", "firecracker"),
+        ] {
+            assert_eq!(program(executable, &split(cmdline)), name, "{executable} {cmdline}");
         }
     }
 
     #[test]
     fn falls_back_to_the_machine_scope() {
-        let text = "0::/machine.slice/machine-qemu\\x2d3\\x2dbuild.scope/libvirt/emulator\n";
-        assert_eq!(from_cgroup(text).as_deref(), Some("qemu-3-build"));
-        assert_eq!(from_cgroup("0::/user.slice/session-1.scope"), None);
-        for (scope, name) in [
-            (r"machine-a\x20b\x5bc\x5D.scope", "a b[c]"),
-            (r"machine-caf\xc3\xa9.scope", "caf\u{e9}"),
-            (r"machine-\x1b\xff\x0.scope", "?\u{fffd}\\x0"),
-            (r"machine-\x\x+1\", r"\x\x+1\"),
+        let scope =
+            |name: &str| format!("0::/machine.slice/machine-{name}.scope/libvirt/emulator\n");
+        for (name, expected) in [
+            // As libvirt names them: of the system, of a session, of an embedded driver.
+            (r"qemu\x2d3\x2dbuild", "build"),
+            (r"ch\x2d1\x2dweb\x2d2", "web-2"),
+            (r"qemu\x2dmary\x2dann\x2d3\x2dbuild", "build"),
+            (r"qemu\x2dembed\x2d1f2e3d4c\x2d3\x2dbuild", "build"),
+            (r"qemu\x2d3", "qemu-3"),
+            (r"qemu\x2d3\x2d", "qemu-3-"),
+            (r"qemu\x2dbuild", "qemu-build"),
+            // As others do.
+            (r"vmspawn\x2d3\x2dx", "vmspawn-3-x"),
+            (r"a\x20b\x5bc\x5D", "a b[c]"),
+            (r"caf\xc3\xa9", "caf\u{e9}"),
+            (r"\x1b\xff\x0", "?\u{fffd}\\x0"),
+            (r"\x\x+1\", r"\x\x+1\"),
         ] {
-            assert_eq!(from_cgroup(&format!("0::/machine.slice/{scope}")).as_deref(), Some(name));
+            assert_eq!(named("qemu-kvm -S", &scope(name)).as_deref(), Some(expected), "{name}");
+        }
+        for none in [
+            "0::/user.slice/session-1.scope",
+            "0::/machine.slice/machine-web.slice",
+            "0::/machine.slice/machine-.scope",
+            "",
+        ] {
+            assert_eq!(named("qemu-kvm -S", none), None, "{none}");
+        }
+        let below =
+            "1:name=systemd:/machine.slice/machine-web.slice/machine-ch\\x2d1\\x2dx.scope\n";
+        assert_eq!(named("cloud-hypervisor --api-socket fd=12", below).as_deref(), Some("x"));
+    }
+
+    #[test]
+    fn a_given_name_goes_before_the_scope_and_that_before_the_socket() {
+        let groups = r"0::/machine.slice/machine-ch\x2d1\x2dweb.scope";
+        for (cmdline, name) in [
+            ("cloud-hypervisor --api-socket fd=12", "web"),
+            ("cloud-hypervisor --api-socket /run/libvirt/ch/web-socket", "web"),
+            ("qemu-kvm -name guest=a", "a"),
+            ("qemu-kvm -name guest=", "web"),
+        ] {
+            assert_eq!(named(cmdline, groups).as_deref(), Some(name), "{cmdline}");
         }
     }
 
@@ -145,23 +382,43 @@ mod tests {
         assert!(beginning("/proc/self/nosuch", 1000).is_err());
     }
 
+    /// Starts it, and calls `look` while it runs what it was started with.
+    fn while_running(command: &mut Command, look: impl FnOnce(u32)) {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // `cat` has echoed: the program is loaded.
+        let mut echo = [0; 1];
+        child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut echo).unwrap();
+        look(child.id());
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+
     #[test]
     fn a_program_whose_name_is_not_utf8_has_not_ended() {
-        let (named, done) = std::sync::mpsc::channel::<()>();
-        let (send_tid, tid) = std::sync::mpsc::channel();
-        let thread = std::thread::spawn(move || {
-            fs::write("/proc/thread-self/comm", b"q\xff\x1bx").unwrap();
-            let link = fs::read_link("/proc/thread-self").unwrap();
-            let tid = link.file_name().unwrap().to_str().unwrap().parse::<u32>().unwrap();
-            send_tid.send(tid).unwrap();
-            let _ = done.recv();
+        let dir = tempfile::tempdir().unwrap();
+        let cat = dir.path().join(OsStr::from_bytes(b"q\xff\x1bx"));
+        fs::copy("/bin/cat", &cat).unwrap();
+        while_running(&mut Command::new(&cat), |pid| {
+            assert_eq!(vmm(pid), "q\u{fffd}?x");
+            fs::remove_file(&cat).unwrap();
+            assert_eq!(vmm(pid), "q\u{fffd}?x", "it runs on");
+            assert!(crate::host::process_begin(pid).is_some());
         });
-        let tid = tid.recv().unwrap();
-        assert_eq!(vmm(tid), "q\u{fffd}?x");
-        assert!(crate::host::process_begin(tid).is_some());
-        drop(named);
-        thread.join().unwrap();
         assert_eq!(vmm(u32::MAX), "(ended)");
+        assert_eq!(vm_name(u32::MAX), None);
+    }
+
+    #[test]
+    fn a_program_is_known_behind_the_loader_that_runs_it() {
+        const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+        let mut command = Command::new(LOADER);
+        command.args(["--argv0", "qemu", "/bin/cat"]);
+        if !Path::new(LOADER).exists() {
+            eprintln!("skipped: no {LOADER}");
+            return;
+        }
+        while_running(&mut command, |pid| assert_eq!(vmm(pid), "cat"));
     }
 
     #[test]

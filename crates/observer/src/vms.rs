@@ -36,7 +36,7 @@ pub struct VmInfo {
     /// Name that its VMM or libvirt gives it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Name of that process (`/proc/PID/comm`).
+    /// Name of the program that it runs.
     pub vmm: String,
     /// Its guest kernel, where it can be read.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -199,11 +199,11 @@ impl fmt::Display for VmList {
         if self.vms.is_empty() {
             return writeln!(f, "No vCPU ran, and no process has one: there is no VM.");
         }
-        writeln!(f, "{:>8}  {:<16} {:<16} {:>5}  GUEST KERNEL", "PID", "NAME", "VMM", "VCPUS")?;
+        writeln!(f, "{:>8}  {:<16} {:<18} {:>5}  GUEST KERNEL", "PID", "NAME", "VMM", "VCPUS")?;
         for vm in &self.vms {
             let guest = vm.kernel.as_deref().unwrap_or("not readable");
             let name = vm.name.as_deref().unwrap_or("-");
-            writeln!(f, "{:>8}  {name:<16} {:<16} {:>5}  {guest}", vm.pid, vm.vmm, vm.vcpus.len())?;
+            writeln!(f, "{:>8}  {name:<16} {:<18} {:>5}  {guest}", vm.pid, vm.vmm, vm.vcpus.len())?;
             if let Some(why) = &vm.unreadable {
                 f.write_str(&fill(&format!("{:>10}{why}", "")))?;
             }
