@@ -10,8 +10,11 @@
 pub(crate) const MAGIC: [u8; 4] = [0x9f, 0xeb, 1, 0];
 /// Length of the header all versions share.
 pub(crate) const HEADER_LEN: usize = 24;
-/// A later header may be longer; nothing known comes close to this.
+/// A later header may be longer: that of Linux 7.1 has 32 bytes. Nothing known comes close to this.
 const HEADER_MAX: u32 = 256;
+/// Length of `struct btf_layout`: a byte for what follows the common part, one for each of the `vlen`
+/// parts, and flags.
+const LAYOUT_LEN: usize = 4;
 /// Largest blob considered. Kernels of 2026 have 4 to 6 MB; distributions' debug kernels 10 MB.
 pub(crate) const BLOB_MAX: u64 = 24 << 20;
 /// Typedefs, qualifiers and arrays between a variable and its struct; real ones have below 5.
@@ -30,8 +33,9 @@ pub enum BtfError {
     /// A section lies outside the blob.
     #[error("{0} lies outside the blob")]
     Bounds(&'static str),
-    /// A type of a kind this reader does not know; what follows it cannot be found.
-    #[error("type {id} is of unknown kind {kind}: BTF newer than this program")]
+    /// A type of a kind that neither this reader nor the blob's layout section knows; what follows it
+    /// cannot be found.
+    #[error("type {id} is of unknown kind {kind}, whose length the BTF does not tell")]
     Kind {
         /// Number of the type.
         id: u32,
@@ -112,8 +116,9 @@ pub(crate) mod kind {
     pub(crate) const TYPE_TAG: u32 = 18;
 }
 
-/// Bytes after the common 12 of a type: a fixed number, and so many for each of its `vlen` parts.
-fn extra_len(kind: u32) -> Option<(usize, usize)> {
+/// Bytes after the common 12 of a type of a known kind: a fixed number, and so many for each of its
+/// `vlen` parts.
+fn known_extra_len(kind: u32) -> Option<(usize, usize)> {
     Some(match kind {
         1 | 17 => (4, 0),       // INT, DECL_TAG
         kind::VAR => (4, 0),    // linkage
@@ -156,6 +161,9 @@ pub(crate) struct Member {
 /// A BTF blob, ready for look-ups.
 pub(crate) struct Btf<'a> {
     types: &'a [u8],
+    /// `struct btf_layout` for each kind, from Linux 7.1 on: how long the types are that this reader
+    /// does not know.
+    layouts: &'a [u8],
     strings: &'a [u8],
     /// Offset in `types` of type `i + 1`; type 0 is `void` and not stored.
     index: Vec<u32>,
@@ -173,20 +181,33 @@ impl<'a> Btf<'a> {
         if strings.first() != Some(&0) || strings.last() != Some(&0) {
             return Err(BtfError::Bounds("a string"));
         }
-        let mut btf = Self { types, strings, index: Vec::new() };
+        let layouts = layout_section(blob).unwrap_or_default();
+        let mut btf = Self { types, layouts, strings, index: Vec::new() };
         let mut at = 0;
         while at < types.len() {
             let id = btf.index.len() as u32 + 1;
             let info = u32_at(types, at + 4).ok_or(BtfError::Type(id))?;
-            let kind = kind_of(info);
-            let (fixed, each) = extra_len(kind).ok_or(BtfError::Kind { id, kind })?;
+            let len = btf.extra_len(info).ok_or(BtfError::Kind { id, kind: kind_of(info) })?;
             btf.index.push(at as u32);
-            at += 12 + fixed + each * vlen_of(info);
+            at += 12 + len;
         }
         if at != types.len() {
             return Err(BtfError::Bounds("the last type"));
         }
         Ok(btf)
+    }
+
+    /// Bytes after the common 12 of a type.
+    fn extra_len(&self, info: u32) -> Option<usize> {
+        let kind = kind_of(info);
+        let (fixed, each) = known_extra_len(kind).or_else(|| {
+            // Kind 0 is none: a hole of zeroes is no list of types.
+            let at = (kind as usize).checked_mul(LAYOUT_LEN).filter(|at| *at != 0)?;
+            let layout = self.layouts.get(at..at + LAYOUT_LEN)?;
+            let (fixed, each) = (usize::from(layout[0]), usize::from(layout[1]));
+            (fixed % 4 == 0 && each % 4 == 0).then_some((fixed, each))
+        })?;
+        Some(fixed + each * vlen_of(info))
     }
 
     /// Type number `id`.
@@ -195,13 +216,13 @@ impl<'a> Btf<'a> {
         let read = || {
             let at = *self.index.get((id as usize).checked_sub(1)?)? as usize;
             let info = u32_at(types, at + 4)?;
-            let (fixed, each) = extra_len(kind_of(info))?;
+            let len = self.extra_len(info)?;
             Some(Type {
                 kind: kind_of(info),
                 name: u32_at(types, at)?,
                 size_or_type: u32_at(types, at + 8)?,
                 kind_flag: info >> 31 != 0,
-                extra: types.get(at + 12..at + 12 + fixed + each * vlen_of(info))?,
+                extra: types.get(at + 12..at + 12 + len)?,
             })
         };
         read().ok_or(BtfError::Type(id))
@@ -309,12 +330,24 @@ fn member_at(outer: Type<'_>, entry: &[u8]) -> Option<((u32, u32), u32)> {
     (width == 0).then_some(((u32_at(entry, 0)?, u32_at(entry, 4)?), bits))
 }
 
-fn kind_of(info: u32) -> u32 {
-    info >> 24 & 0x1f
+/// The layout section, if the header is long enough to name one and it lies within the blob. It
+/// comes before the strings.
+fn layout_section(blob: &[u8]) -> Option<&[u8]> {
+    let header_len = u32_at(blob, 4)? as usize;
+    let header = blob.get(..header_len)?;
+    let (at, len) = (u32_at(header, HEADER_LEN)?, u32_at(header, HEADER_LEN + 4)?);
+    let at = header_len.checked_add(at as usize)?;
+    blob.get(at..at.checked_add(len as usize)?)
 }
 
+/// Linux 7.1 made 7 bits of 5; before, the others are 0.
+fn kind_of(info: u32) -> u32 {
+    info >> 24 & 0x7f
+}
+
+/// Linux 7.1 made 24 bits of 16; before, the others are 0.
 fn vlen_of(info: u32) -> usize {
-    (info & 0xffff) as usize
+    (info & 0xff_ffff) as usize
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {

@@ -73,10 +73,25 @@ proptest! {
 
     #[test]
     fn damaged_btf_gives_offsets_within_the_area_or_an_error(
-        which in 0usize..3,
+        which in 0usize..ALL.len(),
         damage in prop::collection::vec(damage(), 1..12),
     ) {
         let mut blob = ALL[which].1.to_vec();
+        apply(&mut blob, &damage);
+        if let Ok(layout) = Layout::from_btf(&blob) {
+            let (low, high) = layout.span();
+            prop_assert!(low < high && high <= layout.area_len);
+        }
+    }
+
+    #[test]
+    fn any_layout_section_gives_offsets_within_the_area_or_an_error(
+        which in 0usize..ALL.len(),
+        kinds in [20u32..128, 20u32..128],
+        layouts in prop::collection::vec(any::<[u8; 2]>(), 0..129),
+        damage in prop::collection::vec(damage(), 0..4),
+    ) {
+        let mut blob = with_unknown_kinds(ALL[which].1, kinds, &layouts);
         apply(&mut blob, &damage);
         if let Ok(layout) = Layout::from_btf(&blob) {
             let (low, high) = layout.span();
@@ -95,7 +110,7 @@ proptest! {
 
     #[test]
     fn a_scan_of_damaged_blobs_stays_within_the_slot_and_resident_pages(
-        which in 0usize..3,
+        which in 0usize..ALL.len(),
         damage in prop::collection::vec(damage(), 0..6),
         at in prop::sample::select(vec![0usize, 0x70, 0xffd, 0x1_0000 - 7, 0x3_0000]),
         absent in prop::collection::btree_set(0u64..256, 0..64),
@@ -124,6 +139,21 @@ fn blob(types: &[u32], strings: &[u8]) -> Vec<u8> {
         blob.extend_from_slice(&word.to_le_bytes());
     }
     blob.extend(types.iter().flat_map(|word| word.to_le_bytes()));
+    blob.extend_from_slice(strings);
+    blob
+}
+
+/// The same with the header of Linux 7.1, and with what `struct btf_layout` says of each kind:
+/// bytes after the common part, and for each of the parts counted by vlen.
+fn blob_with_layouts(types: &[u32], layouts: &[[u8; 2]], strings: &[u8]) -> Vec<u8> {
+    let (types_len, layouts_len) = (types.len() as u32 * 4, layouts.len() as u32 * 4);
+    let mut blob = vec![0x9f, 0xeb, 1, 0];
+    let strings_at = types_len + layouts_len;
+    for word in [32, 0, types_len, strings_at, strings.len() as u32, types_len, layouts_len] {
+        blob.extend_from_slice(&word.to_le_bytes());
+    }
+    blob.extend(types.iter().flat_map(|word| word.to_le_bytes()));
+    blob.extend(layouts.iter().flat_map(|[fixed, each]| [*fixed, *each, 0, 0]));
     blob.extend_from_slice(strings);
     blob
 }
@@ -213,6 +243,97 @@ fn says_what_is_wrong_with_a_blob() {
     let mut big_endian = common::LINUX_7_2.to_vec();
     big_endian.swap(0, 1);
     assert_eq!(parse(&big_endian), BtfError::Header);
+}
+
+/// A kernel's BTF with types of unknown kinds, and one of a known kind, after its own; and layouts of
+/// the first kinds.
+fn with_unknown_kinds(kernel: &[u8], kinds: [u32; 2], layouts: &[[u8; 2]]) -> Vec<u8> {
+    let word = |at: usize| u32::from_le_bytes(kernel[at..at + 4].try_into().unwrap());
+    let words = |at: usize, len: u32| -> Vec<u32> {
+        (0..len as usize / 4).map(|n| word(at + n * 4)).collect()
+    };
+    let mut types = words(24 + word(8) as usize, word(12));
+    // At the end: the numbers of the others stay.
+    types.extend([0, info(kinds[0], 3), 0, 7, 8, 9, 10]);
+    types.extend([0, info(kinds[1], 0x1_0001), 0]);
+    types.extend((0..0x1_0001).flat_map(|n| [n, n]));
+    // An integer, to see that the next type is found.
+    types.extend([0, info(1, 0), 4, 32]);
+    let strings_at = 24 + word(16) as usize;
+    blob_with_layouts(&types, layouts, &kernel[strings_at..][..word(20) as usize])
+}
+
+#[test]
+fn unknown_kinds_are_stepped_over_as_the_layout_section_says() {
+    const KINDS: [u32; 2] = [0x28, 0x7f];
+    let mut layouts = vec![[0; 2]; 0x80];
+    (layouts[0x28], layouts[0x7f]) = ([4, 4], [0, 8]);
+    for (version, kernel) in ALL {
+        let layout = Layout::from_btf(kernel).unwrap();
+        let parse =
+            |layouts: &[[u8; 2]]| Layout::from_btf(&with_unknown_kinds(kernel, KINDS, layouts));
+        assert_eq!(parse(&layouts), Ok(layout), "{version}");
+        let unknown = |layouts: &[[u8; 2]], unknown: u32| match parse(layouts) {
+            Err(LayoutError::Btf(BtfError::Kind { kind, .. })) => assert_eq!(kind, unknown),
+            other => panic!("{version}: {other:?}"),
+        };
+        unknown(&[], KINDS[0]);
+        unknown(&layouts[..0x28], KINDS[0]);
+        unknown(&layouts[..0x7f], KINDS[1]);
+        let with = |fixed, each| {
+            let mut layouts = layouts.clone();
+            layouts[0x28] = [fixed, each];
+            layouts
+        };
+        // Not of whole words.
+        unknown(&with(3, 4), KINDS[0]);
+        unknown(&with(4, 5), KINDS[0]);
+        // Too short, and beyond the end.
+        assert!(parse(&with(0, 0)).is_err(), "{version}");
+        assert!(parse(&with(252, 252)).is_err(), "{version}");
+    }
+    // Of known kinds nothing is believed.
+    layouts[1..20].fill([8, 8]);
+    let blob = with_unknown_kinds(common::LINUX_7_2, KINDS, &layouts);
+    assert_eq!(Layout::from_btf(&blob), Layout::from_btf(common::LINUX_7_2));
+}
+
+#[test]
+fn layout_sections_that_lie_are_of_no_use() {
+    let kind_30 = [0, info(30, 0), 0];
+    let parse = |blob: &[u8]| match Layout::from_btf(blob) {
+        Err(LayoutError::Btf(error)) => Some(error),
+        Err(LayoutError::NoPerCpu) => None,
+        other => panic!("{other:?}"),
+    };
+    let unknown = Some(BtfError::Kind { id: 1, kind: 30 });
+    let sound = blob_with_layouts(&kind_30, &[[0; 2]; 31], STRINGS);
+    assert_eq!(parse(&sound), None);
+    let with = |at: usize, word: u32| {
+        let mut blob = sound.clone();
+        blob[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        parse(&blob)
+    };
+    for word in [sound.len() as u32, u32::MAX, u32::MAX - 3, 1 << 31] {
+        assert_eq!(with(24, word), unknown, "layout_off {word:#x}");
+        assert_eq!(with(28, word), unknown, "layout_len {word:#x}");
+    }
+    for word in [0, 4, 30 * 4, 30 * 4 + 3] {
+        assert_eq!(with(28, word), unknown, "layout_len {word:#x}");
+    }
+    // A header that ends before it, or in it.
+    for header_len in [24, 28] {
+        let mut blob = sound.clone();
+        blob[4] = header_len;
+        // What follows it begins where it did.
+        for offset in [8, 16] {
+            blob[offset] += 32 - header_len;
+        }
+        assert_eq!(parse(&blob), unknown, "header of {header_len} bytes");
+    }
+    // A hole of zeroes is no list of types of kind 0.
+    let hole = blob_with_layouts(&[0; 30], &[[0; 2]; 31], STRINGS);
+    assert_eq!(parse(&hole), Some(BtfError::Kind { id: 1, kind: 0 }));
 }
 
 /// So many GiB of what looks like a string section everywhere.
