@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_guest::{Gpa, Hva, Reader, ResolvedGuest, Slot, VcpuRecord};
+use holdfast_guest::{BtfFiles, Gpa, Hva, Reader, ResolvedGuest, Slot, VcpuRecord};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
 
@@ -38,10 +38,14 @@ pub struct Discovery<'obj> {
 }
 
 impl<'obj> Discovery<'obj> {
-    /// Loads and attaches the program. `storage` keeps libbpf's object alive.
+    /// Loads and attaches the program. `storage` keeps libbpf's object alive; `btf` is of guest
+    /// kernels that may have none in memory.
     ///
     /// The kvm module has to be there: its BTF says where the fields are.
-    pub fn attach(storage: &'obj mut MaybeUninit<OpenObject>) -> Result<Self, DiscoveryError> {
+    pub fn attach(
+        storage: &'obj mut MaybeUninit<OpenObject>,
+        btf: &[BtfFiles],
+    ) -> Result<Self, DiscoveryError> {
         if !Path::new("/sys/kernel/btf/kvm").exists() && !Path::new("/dev/kvm").exists() {
             log::warn!("this host has no /dev/kvm: no vCPU will be found");
         }
@@ -81,7 +85,7 @@ impl<'obj> Discovery<'obj> {
             links,
             vms: BTreeMap::new(),
             ended: Vec::new(),
-            reader: Arc::default(),
+            reader: Arc::new(Reader::with_files(btf)),
             searches: Searches::default(),
             reaped_at: Instant::now(),
         })

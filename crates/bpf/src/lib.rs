@@ -15,4 +15,5 @@ mod vm;
 
 pub use discovery::Discovery;
 pub use error::DiscoveryError;
+pub use holdfast_guest::BtfFiles;
 pub use vm::{Vcpu, Vm, VmState};

@@ -23,6 +23,9 @@ pub(crate) struct Args {
     /// Print a page for each line read from standard input: what the serving process starts.
     #[arg(long, conflicts_with = "listen", hide = true)]
     collect: bool,
+
+    #[command(flatten)]
+    guests: crate::btf::Args,
 }
 
 fn loopback(text: &str) -> Result<SocketAddr, String> {
@@ -39,7 +42,7 @@ fn loopback(text: &str) -> Result<SocketAddr, String> {
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     outcome(match args.collect {
-        true => holdfast_observer::collect(args.frequency),
-        false => holdfast_observer::export(args.listen, args.frequency),
+        true => holdfast_observer::collect(args.frequency, &args.guests.btf),
+        false => holdfast_observer::export(args.listen, args.frequency, &args.guests.btf),
     })
 }

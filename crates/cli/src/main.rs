@@ -3,6 +3,7 @@
 //!
 //! Subcommands only: what they do is in the crates they call.
 
+mod btf;
 mod doctor;
 mod export;
 mod lab;

@@ -12,8 +12,11 @@ pub(crate) struct Args {
     /// Print a line for each line read from standard input, and end with it.
     #[arg(long, required = true)]
     stdin: bool,
+
+    #[command(flatten)]
+    guests: crate::btf::Args,
 }
 
-pub(crate) fn main(_: &Args) -> anyhow::Result<ExitCode> {
-    crate::outcome(holdfast_observer::serve_requests())
+pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    crate::outcome(holdfast_observer::serve_requests(&args.guests.btf))
 }

@@ -33,6 +33,9 @@ pub(crate) struct Args {
     /// Ticks of the sampling clock per second and CPU; 0 for none.
     #[arg(long, value_name = "HZ", default_value_t = 199, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     frequency: u32,
+
+    #[command(flatten)]
+    guests: crate::btf::Args,
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
@@ -40,6 +43,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         path: args.output.clone(),
         duration: args.duration.map(Duration::from_secs_f64),
         frequency_hz: args.frequency,
+        btf: args.guests.btf.clone(),
     };
     match record.run() {
         Ok(done) => {

@@ -43,6 +43,9 @@ pub(crate) struct Args {
     /// Ticks of the sampling clock per second and CPU; 0 leaves the LOCK WAIT columns empty.
     #[arg(long, value_name = "HZ", default_value_t = 199, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     frequency: u32,
+
+    #[command(flatten)]
+    guests: crate::btf::Args,
 }
 
 /// A time that a person can wait for.
@@ -65,6 +68,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         vcpus: args.vcpus,
         histogram: args.histogram,
         frequency_hz: args.frequency,
+        btf: args.guests.btf.clone(),
     };
     outcome(report.run())
 }

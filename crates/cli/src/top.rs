@@ -19,8 +19,12 @@ pub(crate) struct Args {
     /// Ticks of the sampling clock per second and CPU; 0 leaves WAIT% and LHP% empty.
     #[arg(long, value_name = "HZ", default_value_t = 199, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     frequency: u32,
+
+    #[command(flatten)]
+    guests: crate::btf::Args,
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    outcome(holdfast_observer::top(Duration::from_secs_f64(args.interval), args.frequency))
+    let interval = Duration::from_secs_f64(args.interval);
+    outcome(holdfast_observer::top(interval, args.frequency, &args.guests.btf))
 }

@@ -24,10 +24,14 @@ pub(crate) struct Args {
     /// Longest time to wait for vCPUs to run, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 3.0, value_parser = wait)]
     wait: f64,
+
+    #[command(flatten)]
+    guests: crate::btf::Args,
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    let vms = match holdfast_observer::list_vms(Duration::from_secs_f64(args.wait)) {
+    let wait = Duration::from_secs_f64(args.wait);
+    let vms = match holdfast_observer::list_vms(wait, &args.guests.btf) {
         Ok(vms) => vms,
         Err(error) => return crate::outcome(Err(error)),
     };

@@ -78,6 +78,31 @@ fn a_file_that_cannot_be_read_is_a_failure() {
     }
 }
 
+/// Before anything else is done: whether this machine has KVM does not matter.
+#[test]
+fn btf_files_are_read_by_every_command_that_reads_guests() {
+    for args in [
+        &["vms"][..],
+        &["report", "1", "1"],
+        &["top"],
+        &["record", "1", "-o", "/nonexist/x.parquet"],
+        &["export"],
+        &["preemptions", "--json", "--stdin"],
+    ] {
+        let output = holdfast(&[args, &["--btf", "/nonexist", "--btf", "Cargo.toml"]].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        let why = "'--btf <FILE|DIR>': cannot read /nonexist: No such file or directory";
+        assert!(said.contains(why), "{args:?}: {said}");
+        let said = text(&holdfast(&[args, &["--btf", "Cargo.toml"]].concat()).stderr);
+        assert!(said.contains("Cargo.toml is neither raw BTF nor"), "{args:?}: {said}");
+        assert!(
+            said.contains("give a copy of the guest's /sys/kernel/btf/vmlinux"),
+            "{args:?}: {said}"
+        );
+    }
+}
+
 #[test]
 fn an_experiment_that_is_not_one_is_wrong_usage_and_the_key_is_named() {
     let dir = tempfile::tempdir().unwrap();

@@ -6,7 +6,6 @@ use crate::{
     fit::Misfit,
     layout::{BuildId, LayoutError},
     memory::MemoryError,
-    source::SourceError,
 };
 
 /// Why a guest cannot be read. Its vCPUs are of class Unknown, and lose nothing by it.
@@ -23,8 +22,8 @@ pub enum ReadError {
     NoStealTime,
     /// A record contradicts itself.
     #[error(
-        "vCPU {vcpu}: steal-time record at {hva} is not at {gpa} of its slot; the slots changed \
-         meanwhile, look them up again"
+        "vCPU {vcpu}: steal-time record at {hva} is not at {gpa} of its slot: the slots changed \
+         meanwhile, and are looked up again"
     )]
     BadRecord {
         /// vCPU it belongs to.
@@ -34,14 +33,18 @@ pub enum ReadError {
         /// Guest-physical address given.
         gpa: Gpa,
     },
-    /// No BTF of a kernel was found.
+    /// No BTF of a kernel was found, and none that was given fits.
     #[error(
-        "no kernel BTF in {resident_mib} MiB of resident guest memory: built without \
-         CONFIG_DEBUG_INFO_BTF, swapped out, or confidential; give the guest kernel's BTF as a file"
+        "no kernel BTF in {resident_mib} MiB of resident guest memory{}: the guest still boots; or \
+         it is swapped out, or the kernel has none (CONFIG_DEBUG_INFO_BTF): then give its BTF as a \
+         file (--btf); or the guest is confidential: then it cannot be read",
+        unfit(*.nr_files)
     )]
     NoBtf {
         /// Memory searched.
         resident_mib: u64,
+        /// Kernels whose BTF was given.
+        nr_files: usize,
     },
     /// The guest holds more that looks like BTF than is worth looking at.
     #[error("gave up: guest memory is full of things that look like BTF but are not")]
@@ -57,7 +60,7 @@ pub enum ReadError {
     /// Every layout found belongs to a kernel that does not run now.
     #[error(
         "none of the {candidates} kernel BTF found describes the kernel that runs: left over from \
-         before a reboot, or the guest is just booting; try again"
+         before a reboot, or the guest just boots; if it stays so, give its BTF as a file (--btf)"
     )]
     Stale {
         /// How many were tried.
@@ -66,15 +69,23 @@ pub enum ReadError {
         source: Misfit,
     },
     /// More than one layout fits, and they differ.
-    #[error("builds {0} and {1} both fit the vCPUs and differ: give the right one's BTF as a file")]
+    #[error(
+        "builds {0} and {1} both fit the vCPUs and differ: give the BTF of the one that runs, and \
+         not of the other, as a file (--btf)"
+    )]
     Ambiguous(BuildId, BuildId),
-    /// A BTF file that was given cannot be used.
-    #[error(transparent)]
-    Source(#[from] SourceError),
     /// The vCPU was not part of the guest when it was resolved.
     #[error("vCPU {0} is not known: it was plugged in later; resolve the guest again")]
     NoSuchVcpu(u32),
     /// Pointers between vCPUs cannot be followed.
     #[error("the guest's direct map is not known yet, so its lock queues cannot be followed")]
     NoDirectMap,
+}
+
+fn unfit(nr_files: usize) -> String {
+    match nr_files {
+        0 => String::new(),
+        1 => ", and the one given does not fit".into(),
+        nr => format!(", and none of the {nr} given fits"),
+    }
 }

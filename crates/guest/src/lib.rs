@@ -48,4 +48,4 @@ pub use process::ProcessMemory;
 pub use queue::{Queue, QueueEnd, Waiting};
 pub use reader::{Reader, VcpuRecord};
 pub use resolved::{Deltas, Kernel, QueueDeltas, ResolvedGuest};
-pub use source::SourceError;
+pub use source::{BtfFiles, SourceError};

@@ -16,7 +16,7 @@ use crate::address::{Hva, HvaRange};
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
     /// The process that ran the guest has ended.
-    #[error("process {pid} is gone: the guest was stopped while it was read; look it up again")]
+    #[error("process {pid} is gone: the guest was stopped while it was read")]
     ProcessGone {
         /// Process id it had.
         pid: u32,

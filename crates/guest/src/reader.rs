@@ -4,7 +4,6 @@
 use std::{
     cell::Cell,
     collections::HashMap,
-    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -19,7 +18,7 @@ use crate::{
     release,
     resolved::{Kernel, ResolvedGuest},
     scan::{Effort, scan},
-    source,
+    source::BtfFiles,
 };
 
 /// Layouts kept. Forgotten all at once when full: guests decide what is in here.
@@ -71,7 +70,8 @@ pub struct Attempt {
 #[derive(Debug, Default)]
 pub struct Reader {
     layouts: Mutex<HashMap<BuildId, Result<Layout, LayoutError>>>,
-    files: Vec<(PathBuf, BuildId, Layout)>,
+    /// Kernels whose BTF was given as files.
+    given: Vec<(BuildId, Layout)>,
     /// From when on the memory of a process may be searched exhaustively again, by process id.
     exhausted: Mutex<HashMap<u32, Instant>>,
 }
@@ -82,17 +82,13 @@ impl Reader {
         Self::default()
     }
 
-    /// Adds the BTF of a guest kernel for guests that have none in memory: a raw blob (as in
-    /// `/sys/kernel/btf/vmlinux`) or an ELF file with a `.BTF` section (`vmlinux`).
+    /// A reader that has the BTF of these kernels, too, for guests that have none in memory.
     ///
-    /// It is used for a guest only if it fits the guest, and only if nothing in memory does.
-    pub fn add_file(&mut self, path: &Path) -> Result<BuildId, ReadError> {
-        let blob = source::load(path)?;
-        let build = BuildId::of(&blob);
-        let layout =
-            Layout::from_btf(&blob).map_err(|source| ReadError::Layout { build, source })?;
-        self.files.push((path.to_owned(), build, layout));
-        Ok(build)
+    /// It is used for a guest only if it fits the guest, and only if nothing that the sampled pass
+    /// finds in memory does, or more than one thing.
+    pub fn with_files(files: &[BtfFiles]) -> Self {
+        let given = files.iter().flat_map(|files| files.kernels.iter().copied()).collect();
+        Self { given, ..Self::default() }
     }
 
     /// Finds out how to read the guest that process `pid` runs.
@@ -196,19 +192,20 @@ impl Reader {
                 let place = Some((blob.slot, blob.at));
                 choice.consider(mem, records, build, self.layout(build, &blob.bytes), place)?;
             }
+            if !choice.has_fit() {
+                for (build, layout) in &self.given {
+                    choice.consider(mem, records, *build, Ok(*layout), None)?;
+                }
+            }
             if choice.has_fit() || choice.is_early() {
                 break;
             }
         }
-        if !choice.has_fit() {
-            for (_, build, layout) in &self.files {
-                choice.consider(mem, records, *build, Ok(*layout), None)?;
-            }
-        }
-        let chosen = choice.decide().map_err(|reason| match reason {
+        let nr_files = self.given.len();
+        let chosen = choice.decide(&self.given).map_err(|reason| match reason {
             Some(error) => error,
             None if gave_up => ReadError::Decoys,
-            None => ReadError::NoBtf { resident_mib: resident_bytes >> 20 },
+            None => ReadError::NoBtf { resident_mib: resident_bytes >> 20, nr_files },
         })?;
         let banner = match chosen.place {
             Some((slot, at)) => release::find(mem, slot, at)?,
@@ -240,7 +237,7 @@ struct Chosen {
     fit: Fit,
 }
 
-/// Candidates so far.
+/// Candidates so far; those without a place are files.
 #[derive(Default)]
 struct Choice {
     tried: Vec<BuildId>,
@@ -252,6 +249,13 @@ struct Choice {
 impl Choice {
     fn has_fit(&self) -> bool {
         !self.fits.is_empty()
+    }
+
+    /// Layouts that fit and differ.
+    fn ambiguity(&self) -> Option<ReadError> {
+        let (first, others) = self.fits.split_first()?;
+        let other = others.iter().find(|other| !other.layout.has_words_of(&first.layout))?;
+        Some(ReadError::Ambiguous(first.build, other.build))
     }
 
     /// One will fit in a moment, and no more of the memory need be searched for others.
@@ -278,6 +282,8 @@ impl Choice {
             Ok(layout) => match fit(mem, &layout, records)? {
                 Ok(fit) => self.fits.push(Chosen { build, layout, place, fit }),
                 Err(Misfit::Booting) => self.misfit = Some(Misfit::Booting),
+                // A file is of another guest's kernel.
+                Err(_) if place.is_none() => {}
                 Err(misfit) => {
                     self.misfit.get_or_insert(misfit);
                 }
@@ -286,13 +292,15 @@ impl Choice {
         Ok(())
     }
 
-    /// The one layout that fits. An error of `None` means that there was no candidate.
-    fn decide(mut self) -> Result<Chosen, Option<ReadError>> {
-        if let [first, others @ ..] = self.fits.as_slice()
-            && let Some(other) =
-                others.iter().find(|other| !other.layout.has_words_of(&first.layout))
-        {
-            return Err(Some(ReadError::Ambiguous(first.build, other.build)));
+    /// The one layout that fits; of several that differ, the one that was given, too. An error of
+    /// `None` means that there was no candidate in memory.
+    fn decide(mut self, given: &[(BuildId, Layout)]) -> Result<Chosen, Option<ReadError>> {
+        if let Some(ambiguous) = self.ambiguity() {
+            let is = |fit: &Chosen, layout: &Layout| layout.has_words_of(&fit.layout);
+            self.fits.retain(|fit| given.iter().any(|(_, layout)| is(fit, layout)));
+            if self.fits.is_empty() || self.ambiguity().is_some() {
+                return Err(Some(ambiguous));
+            }
         }
         if self.has_fit() {
             return Ok(self.fits.swap_remove(0));

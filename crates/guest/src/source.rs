@@ -1,50 +1,124 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A guest kernel's BTF from a file: raw, or the `.BTF` section of an ELF image.
+//! Guest kernels' BTF from files: raw, or the `.BTF` section of an ELF image.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
 };
 
-use crate::btf::{BLOB_MAX, MAGIC};
+use crate::{
+    btf::{BLOB_MAX, MAGIC},
+    layout::{BuildId, Layout, LayoutError},
+};
 
 const ELF_MAGIC: &[u8; 4] = b"\x7fELF";
 /// Most sections looked at; a vmlinux has about 50.
 const SECTIONS_MAX: u16 = 4096;
 
-/// Why a file gives no BTF.
+/// Why a file gives no BTF of a guest kernel, all of it in one line.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// It cannot be read.
-    #[error("cannot read {path}")]
+    #[error("cannot read {path}: {why}")]
     Read {
         /// The file.
         path: PathBuf,
         /// What the kernel answered.
-        source: io::Error,
+        why: io::Error,
+    },
+    /// There is nothing in it to be read.
+    #[error(
+        "{path} is a directory without files: put copies of the guests' /sys/kernel/btf/vmlinux \
+         there, under any names"
+    )]
+    Empty {
+        /// The directory.
+        path: PathBuf,
     },
     /// It is neither of the two kinds.
     #[error(
-        "{path} is neither raw BTF nor an ELF file: give /sys/kernel/btf/vmlinux of the guest, or \
-         its uncompressed vmlinux (scripts/extract-vmlinux makes one of a vmlinuz)"
+        "{path} is neither raw BTF nor an ELF file: give a copy of the guest's \
+         /sys/kernel/btf/vmlinux, or its vmlinux (scripts/extract-vmlinux in the sources of Linux \
+         makes one of a vmlinuz)"
     )]
     Kind {
         /// The file.
         path: PathBuf,
     },
     /// It is an ELF file without BTF.
-    #[error("{path} has no .BTF section of a sane size: not a kernel with CONFIG_DEBUG_INFO_BTF")]
+    #[error(
+        "{path} has no .BTF section of a sane size: not a kernel with CONFIG_DEBUG_INFO_BTF; give \
+         a copy of the guest's /sys/kernel/btf/vmlinux"
+    )]
     NoSection {
         /// The file.
         path: PathBuf,
     },
+    /// No guest can be read with it.
+    #[error(
+        "{path}: {why}; give BTF of a kernel that guests run, such as a copy of a guest's \
+         /sys/kernel/btf/vmlinux"
+    )]
+    Layout {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: LayoutError,
+    },
+}
+
+/// Guest kernels whose BTF was given as a file, or as a directory of files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BtfFiles {
+    path: PathBuf,
+    pub(crate) kernels: Vec<(BuildId, Layout)>,
+}
+
+impl BtfFiles {
+    /// Reads a file, or every regular file in a directory: raw BTF (as in
+    /// `/sys/kernel/btf/vmlinux`) or an ELF file with a `.BTF` section (`vmlinux`). All of them
+    /// have to be of use.
+    pub fn load(path: impl Into<PathBuf>) -> Result<Self, SourceError> {
+        let path = path.into();
+        let read_error = |path: &Path| {
+            let path = path.to_owned();
+            move |why| SourceError::Read { path, why }
+        };
+        let mut files = vec![path.clone()];
+        if fs::metadata(&path).map_err(read_error(&path))?.is_dir() {
+            let entries = fs::read_dir(&path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+            files = entries.map_err(read_error(&path))?.iter().map(fs::DirEntry::path).collect();
+            files.retain(|file| fs::metadata(file).is_ok_and(|found| found.is_file()));
+            files.sort();
+            if files.is_empty() {
+                return Err(SourceError::Empty { path });
+            }
+        }
+        let kernel = |path: &PathBuf| {
+            let blob = load(path)?;
+            let layout = Layout::from_btf(&blob);
+            let layout = layout.map_err(|why| SourceError::Layout { path: path.clone(), why })?;
+            Ok((BuildId::of(&blob), layout))
+        };
+        let kernels = files.iter().map(kernel).collect::<Result<_, _>>()?;
+        Ok(Self { path, kernels })
+    }
+
+    /// What was given.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 /// Reads the BTF blob in `path`.
 pub fn load(path: &Path) -> Result<Vec<u8>, SourceError> {
     let path_buf = || path.to_owned();
-    let read_error = |source| SourceError::Read { path: path_buf(), source };
+    let read_error = |why| SourceError::Read { path: path_buf(), why };
+    // Opening a pipe could take for ever.
+    if !fs::metadata(path).map_err(read_error)?.is_file() {
+        return Err(SourceError::Kind { path: path_buf() });
+    }
     let mut file = File::open(path).map_err(read_error)?;
     let mut magic = [0; 4];
     file.read_exact(&mut magic).map_err(|_| SourceError::Kind { path: path_buf() })?;

@@ -5,17 +5,18 @@
 mod child;
 mod common;
 
-use std::{env, fs, process::Command, time::Duration};
+use std::{env, fs, io::Write, process::Command, time::Duration};
 
 use child::{Backing, FakeVmm};
 use common::{ALL, FakeMemory, LINUX_7_2, Spec, boot, inflate, link_address};
 use holdfast_guest::{
-    GuestMemory, Hva, HvaRange, Layout, MemoryError, ProcessMemory, ReadError, Reader, Slot,
-    VcpuRecord,
+    BtfFiles, GuestMemory, Hva, HvaRange, Layout, MemoryError, ProcessMemory, ReadError, Reader,
+    Slot, VcpuRecord,
     scan::{Effort, scan},
 };
 
 const GIB: u64 = 1 << 30;
+const BLOB_AT: u64 = 0x20_0070;
 
 /// Not a test by itself: what the fake VMM's process runs.
 #[test]
@@ -27,7 +28,8 @@ fn load(vmm: &FakeVmm, version: &str) -> Vec<VcpuRecord> {
     let reduced = ALL.iter().find(|(v, _)| *v == version).unwrap().1;
     let blob = inflate(reduced, 600_000);
     let link_address = link_address(version);
-    let (mem, records) = boot(&Spec { blob: &blob, blob_at: 0x20_0070, nr_vcpus: 4, link_address });
+    let blob_at = BLOB_AT as usize;
+    let (mem, records) = boot(&Spec { blob: &blob, blob_at, nr_vcpus: 4, link_address });
     vmm.load(&mem);
     records
         .iter()
@@ -103,6 +105,23 @@ fn resolves_a_guest_in_another_process_without_growing_it() {
             assert_eq!(vmm.resident(), before, "{backing:?}: the scan made the guest grow");
         }
     }
+}
+
+#[test]
+fn a_file_that_fits_saves_the_exhaustive_pass() {
+    let vmm = FakeVmm::start(Backing::Private, 64 << 20);
+    let records = load(&vmm, "7.2");
+    vmm.write(BLOB_AT, &vec![0; inflate(LINUX_7_2, 600_000).len()]);
+    let exhausts = |reader: &Reader| {
+        let attempt = reader.attempt(vmm.pid(), &[vmm.slot], &records);
+        (attempt.found.map(|guest| *guest.layout()).ok(), attempt.exhaustive > Duration::ZERO)
+    };
+    assert_eq!(exhausts(&Reader::new()), (None, true));
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(LINUX_7_2).unwrap();
+    let files = [BtfFiles::load(file.path()).unwrap()];
+    let layout = Layout::from_btf(LINUX_7_2).unwrap();
+    assert_eq!(exhausts(&Reader::with_files(&files)), (Some(layout), false));
 }
 
 /// 4 GiB in a second is promised; this is a quarter of both, in CPU time so that a busy machine does

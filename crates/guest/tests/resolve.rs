@@ -3,13 +3,13 @@
 
 mod common;
 
-use std::{io::Write, sync::atomic::Ordering};
+use std::{fs, io::Write, os::unix::fs::symlink, process::Command, sync::atomic::Ordering};
 
 use common::{
     ALL, GPA, LINUX_6_12, LINUX_7_2, LINUX_7_3, Spec, area_at, boot, inflate, link_address,
 };
 use holdfast_guest::{
-    BuildId, Gpa, Gva, Hva, Layout, LayoutError, Misfit, ReadError, Reader, Slot, VcpuRecord,
+    BtfFiles, BuildId, Gpa, Gva, Hva, Layout, Misfit, ReadError, Reader, Slot, VcpuRecord,
     scan::{Effort, scan},
 };
 
@@ -148,6 +148,19 @@ fn refuses_two_kernels_that_fit_and_differ() {
     mem.put(0x10_0000, &other);
     let error = Reader::new().resolve_in(&mem, &[mem.slot()], &records).unwrap_err();
     assert!(matches!(error, ReadError::Ambiguous(..)), "{error}");
+
+    // What it says to do helps.
+    let mut files = Vec::new();
+    for blob in [LINUX_7_2, &other] {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(blob).unwrap();
+        files.push(BtfFiles::load(file.path()).unwrap());
+        let reader = Reader::with_files(&files[files.len() - 1..]);
+        let guest = reader.resolve_in(&mem, &[mem.slot()], &records).unwrap();
+        assert_eq!(*guest.layout(), Layout::from_btf(blob).unwrap());
+    }
+    let error = Reader::with_files(&files).resolve_in(&mem, &[mem.slot()], &records).unwrap_err();
+    assert!(matches!(error, ReadError::Ambiguous(..)), "{error}");
 }
 
 #[test]
@@ -227,28 +240,83 @@ fn refuses_records_that_contradict_themselves_or_leave_the_slot() {
 }
 
 #[test]
-fn takes_btf_from_a_file_when_memory_has_none() {
-    let (mut mem, records) = guest("6.12", LINUX_6_12);
+fn takes_btf_from_files_when_memory_has_none() {
+    let (mut mem, records) = guest("7.2", LINUX_7_2);
     mem.bytes[0x20_0000..0x20_4000].fill(0);
-    let mut reader = Reader::new();
-    let error = reader.resolve_in(&mem, &[mem.slot()], &records).unwrap_err();
-    assert!(matches!(error, ReadError::NoBtf { resident_mib: 8 }), "{error}");
-
-    let mut file = |blob: &[u8]| {
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        file.write_all(blob).unwrap();
-        reader.add_file(file.path())
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        BtfFiles::load(path).unwrap()
     };
-    file(LINUX_7_2).unwrap();
-    let build = file(&elf_with_btf(LINUX_6_12)).unwrap();
-    assert!(matches!(file(b"MZ something"), Err(ReadError::Source(_))));
-    assert!(matches!(file(b"\x7fELF"), Err(ReadError::Source(_))));
-    assert!(matches!(
-        file(&LINUX_7_2[..100]),
-        Err(ReadError::Layout { source: LayoutError::Btf(_), .. })
-    ));
-    let guest = reader.resolve_in(&mem, &[mem.slot()], &records).unwrap();
-    assert_eq!(guest.kernel().build, build);
+    let resolve =
+        |files: &[BtfFiles]| Reader::with_files(files).resolve_in(&mem, &[mem.slot()], &records);
+    let text = |files: &[BtfFiles]| match resolve(files) {
+        Err(error @ ReadError::NoBtf { resident_mib: 8, .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let none = text(&[]);
+    assert!(none.contains("guest memory: ") && none.contains("(--btf)"), "{none}");
+    let other = file("b", LINUX_6_12);
+    let unfit = text(std::slice::from_ref(&other));
+    assert!(unfit.contains("guest memory, and the one given does not fit: "), "{unfit}");
+    let others = text(&[other.clone(), file("c", LINUX_7_3)]);
+    assert!(others.contains("guest memory, and none of the 2 given fits: "), "{others}");
+
+    let build = BuildId::of(LINUX_7_2);
+    let right = file("a", &elf_with_btf(LINUX_7_2));
+    assert_eq!(resolve(&[other, right]).unwrap().kernel().build, build);
+    // The directory of all of them, with things in it that are no files.
+    fs::create_dir(dir.path().join("d")).unwrap();
+    symlink("nowhere", dir.path().join("e")).unwrap();
+    let all = BtfFiles::load(dir.path()).unwrap();
+    assert_eq!((all.path(), resolve(&[all.clone()]).unwrap().kernel().build), (dir.path(), build));
+    // One that boots is found to do so.
+    let clock = Layout::from_btf(LINUX_7_2).unwrap().self_pointer.unwrap();
+    for n in 0..4 {
+        mem.put_u64(area_at(n) + u64::from(clock.pointer), 0);
+    }
+    match Reader::with_files(&[all]).resolve_in(&mem, &[mem.slot()], &records) {
+        Err(ReadError::Stale { candidates: 3, source: Misfit::Booting }) => (),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn files_that_are_of_no_use_are_told_with_what_to_do() {
+    const COPY: &str = "/sys/kernel/btf/vmlinux";
+    let dir = tempfile::tempdir().unwrap();
+    let module = {
+        // No per-CPU section by that name.
+        let mut blob = LINUX_7_2.to_vec();
+        let at = blob.windows(8).position(|name| name == b"..percpu").unwrap();
+        blob[at] = b'x';
+        blob
+    };
+    let path = dir.path().join("btf");
+    for (bytes, why) in [
+        (b"MZ something".as_slice(), "neither raw BTF nor an ELF file"),
+        (b"", "neither raw BTF nor an ELF file"),
+        (b"\x7fELF", "no .BTF section"),
+        (&LINUX_7_2[..100], "lies outside the blob"),
+        (&module, "a module's BTF"),
+    ] {
+        fs::write(&path, bytes).unwrap();
+        for given in [&*path, dir.path()] {
+            let said = BtfFiles::load(given).unwrap_err().to_string();
+            assert!(said.contains(path.to_str().unwrap()), "{said}");
+            assert!(said.contains(why) && said.contains(COPY) && !said.contains('\n'), "{said}");
+        }
+    }
+    fs::remove_file(&path).unwrap();
+    let said = BtfFiles::load(dir.path()).unwrap_err().to_string();
+    assert!(said.contains("a directory without files") && said.contains(COPY), "{said}");
+    let said = BtfFiles::load(&path).unwrap_err().to_string();
+    assert!(said.contains("cannot read") && said.contains("No such file"), "{said}");
+    // Which nobody would ever write to.
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let said = BtfFiles::load(&path).unwrap_err().to_string();
+    assert!(said.contains("neither"), "{said}");
 }
 
 /// A minimal ELF file: header, contents, names, and a table of three sections.

@@ -7,7 +7,7 @@
 //! # fn main() -> Result<(), holdfast_observer::ObserverError> {
 //! use holdfast_observer::{Observer, Options};
 //! let (mut discovery, mut program) = Default::default();
-//! let mut observer = Observer::attach(&mut discovery, &mut program, Options::COUNTERS)?;
+//! let mut observer = Observer::attach(&mut discovery, &mut program, Options::COUNTERS, &[])?;
 //! observer.poll(std::time::Duration::from_secs(1))?;
 //! println!("{:?}", observer.sample()?);
 //! # Ok(())
@@ -38,6 +38,7 @@ mod vms;
 pub use error::ObserverError;
 pub use export::{collect, export};
 pub use histogram::{Histogram, NR_SLOTS, time};
+pub use holdfast_bpf::BtfFiles;
 pub use observer::{Observer, Options, Storage};
 pub use recording::{Record, Recorded, Replay};
 pub use report::Report;

@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use holdfast_bpf::{Discovery, Vm, VmState};
+use holdfast_bpf::{BtfFiles, Discovery, Vm, VmState};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
 
@@ -110,15 +110,17 @@ const MAX_ENDED: usize = 4096;
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 
 impl<'obj> Observer<'obj> {
-    /// Loads and attaches the programs. Needs root, or CAP_BPF, CAP_PERFMON and, where KVM is a module, CAP_SYS_ADMIN.
+    /// Loads and attaches the programs. `btf` is of guest kernels that may have none in memory.
+    /// Needs root, or CAP_BPF, CAP_PERFMON and, where KVM is a module, CAP_SYS_ADMIN.
     pub fn attach(
         discovery: &'obj mut Storage,
         program: &'obj mut Storage,
         options: Options,
+        btf: &[BtfFiles],
     ) -> Result<Self, ObserverError> {
         let bpf = |action| move |source| ObserverError::Bpf { action, source };
         check_kvm()?;
-        let discovery = Discovery::attach(discovery.object())?;
+        let discovery = Discovery::attach(discovery.object(), btf)?;
         let mut open = ObserveSkelBuilder::default().open(program.object()).map_err(bpf("open"))?;
         open.maps.vcpus.reuse_fd(discovery.vcpus()).map_err(bpf("share the vCPU map with"))?;
         if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {

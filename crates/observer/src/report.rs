@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
+use holdfast_bpf::BtfFiles;
 use holdfast_policy::VcpuClass;
 
 use crate::error::ObserverError;
@@ -36,6 +37,8 @@ pub struct Report {
     pub histogram: bool,
     /// Ticks of the sampling clock per second and CPU.
     pub frequency_hz: u32,
+    /// BTF of guest kernels that may have none in memory.
+    pub btf: Vec<BtfFiles>,
 }
 
 impl Report {
@@ -43,7 +46,7 @@ impl Report {
     pub fn run(&self) -> Result<(), ObserverError> {
         let (mut discovery, mut program) = (Storage::default(), Storage::default());
         let options = Options { frequency_hz: self.frequency_hz, ..Options::COUNTERS };
-        let mut observer = Observer::attach(&mut discovery, &mut program, options)?;
+        let mut observer = Observer::attach(&mut discovery, &mut program, options, &self.btf)?;
         stop::on_signals()?;
         observer.settle()?;
         let mut out = io::stdout().lock();
@@ -234,6 +237,7 @@ mod tests {
         vcpus: true,
         histogram: true,
         frequency_hz: 99,
+        btf: Vec::new(),
     };
 
     #[test]

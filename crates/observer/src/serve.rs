@@ -5,6 +5,7 @@ use std::io::{self, BufRead, Write};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
+use holdfast_bpf::BtfFiles;
 use serde::Serialize;
 
 use crate::error::ObserverError;
@@ -23,9 +24,10 @@ pub(crate) struct Tagged<'a> {
 }
 
 /// Prints a sample as a line of JSON for each line read from standard input, until it ends.
-pub fn serve_requests() -> Result<(), ObserverError> {
+pub fn serve_requests(btf: &[BtfFiles]) -> Result<(), ObserverError> {
     let (mut discovery, mut program) = (Storage::default(), Storage::default());
-    let mut observer = Observer::attach(&mut discovery, &mut program, Options::PREEMPTIONS)?;
+    let options = Options::PREEMPTIONS;
+    let mut observer = Observer::attach(&mut discovery, &mut program, options, btf)?;
     let (send, requests) = mpsc::channel();
     std::thread::spawn(move || {
         for line in io::stdin().lock().lines() {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use std::{fmt, fs};
 
-use holdfast_bpf::{Discovery, Vm, VmState};
+use holdfast_bpf::{BtfFiles, Discovery, Vm, VmState};
 use serde::Serialize;
 
 use crate::error::ObserverError;
@@ -66,12 +66,12 @@ pub struct VcpuInfo {
 
 /// Lists VMs, and looks into those whose vCPUs run within `wait`. Returns early once each has run and is
 /// readable, and none was found for a while.
-pub fn list_vms(wait: Duration) -> Result<VmList, ObserverError> {
+pub fn list_vms(wait: Duration, btf: &[BtfFiles]) -> Result<VmList, ObserverError> {
     /// A running vCPU is loaded many times a second; a busy host may keep one away for longer.
     const QUIET: Duration = Duration::from_millis(500);
     check_kvm()?;
     let mut storage = Storage::default();
-    let mut discovery = Discovery::attach(storage.object())?;
+    let mut discovery = Discovery::attach(storage.object(), btf)?;
     let there = vcpus_by_process(Path::new(PROC));
     let until = Instant::now() + wait;
     let (mut seen, mut quiet_since) = (0, Instant::now());

@@ -79,7 +79,7 @@ impl<'a> Scheduler<'a> {
         let discovery = if opts.no_guest_knowledge {
             None
         } else {
-            Some(Discovery::attach(discovery_object).context(
+            Some(Discovery::attach(discovery_object, &opts.btf).context(
                 "cannot find vCPUs (holdfast doctor may know why; \
                          --no-guest-knowledge goes without)",
             )?)

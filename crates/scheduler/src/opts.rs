@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, value_parser};
+use holdfast_bpf::BtfFiles;
 use holdfast_policy::Params;
 use scx_utils::libbpf_clap_opts::LibbpfOpts;
 
@@ -75,6 +77,13 @@ pub(crate) struct Opts {
     #[clap(long, default_value_t = Params::DEFAULT.sibling_margin_permille)]
     #[clap(value_parser = value_parser!(u32).range(0..=10_000))]
     pub(crate) sibling_margin: u32,
+
+    /// BTF of a guest kernel, for guests that have none in memory: a copy of
+    /// /sys/kernel/btf/vmlinux of such a guest, its vmlinux, or a directory of such files. May be
+    /// given more than once.
+    #[clap(long, value_name = "FILE|DIR")]
+    #[clap(value_parser = PathBufValueParser::new().try_map(BtfFiles::load))]
+    pub(crate) btf: Vec<BtfFiles>,
 
     /// Do not read guests: the base scheduler alone, for comparison.
     #[clap(long)]

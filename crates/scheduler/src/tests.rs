@@ -5,11 +5,14 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
+use clap::Parser;
+use clap::error::ErrorKind;
 use holdfast_checks::REQUIRED_KFUNCS;
 use holdfast_policy::Target;
 use object::{Object, ObjectSymbol};
 
 use crate::bpf_intf::{hf_stat_HF_NR_STATS as NR_STATS, hf_stat_HF_STAT_LOOKED as LOOKED};
+use crate::opts::Opts;
 use crate::stats::Metrics;
 
 #[test]
@@ -41,4 +44,18 @@ fn every_counter_of_the_bpf_part_is_reported_once() {
     let counted: Vec<u32> =
         (0..NR_STATS).filter(|i| *i != LOOKED + Target::ToNamed as u32).collect();
     assert_eq!(read, counted, "a field of stats.rs for each");
+}
+
+#[test]
+fn btf_of_guests_is_read_before_anything_is_loaded() {
+    let kernel = concat!(env!("CARGO_MANIFEST_DIR"), "/../guest/tests/data/linux-7.2.btf");
+    let parse = |args: &[&str]| Opts::try_parse_from([&["scx_holdfast"], args].concat());
+    let opts = parse(&["--btf", kernel, "--btf", kernel]).unwrap();
+    assert_eq!(opts.btf.len(), 2);
+    // Which is of this host.
+    let opts = parse(&["--btf-custom-path", "/nonexistent"]).unwrap();
+    assert!(opts.btf.is_empty());
+    let error = parse(&["--btf", "/nonexistent"]).unwrap_err();
+    assert_eq!((error.kind(), error.exit_code()), (ErrorKind::ValueValidation, 2));
+    assert!(error.to_string().contains("cannot read /nonexistent: No such file"), "{error}");
 }

@@ -13,13 +13,16 @@ mod server;
 #[cfg(test)]
 mod tests;
 
+use std::ffi::OsString;
 use std::future::pending;
 use std::io::{self, BufRead, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
+use holdfast_bpf::BtfFiles;
 use holdfast_checks::Host;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -40,10 +43,10 @@ fn io_error(action: &'static str) -> impl Fn(io::Error) -> ObserverError {
 }
 
 /// Collects, and prints a page for each line that it reads, until its input ends.
-pub fn collect(frequency_hz: u32) -> Result<(), ObserverError> {
+pub fn collect(frequency_hz: u32, btf: &[BtfFiles]) -> Result<(), ObserverError> {
     let (mut discovery, mut program) = (Storage::default(), Storage::default());
     let options = Options { frequency_hz, ..Options::COUNTERS };
-    let mut observer = Observer::attach(&mut discovery, &mut program, options)?;
+    let mut observer = Observer::attach(&mut discovery, &mut program, options, btf)?;
     observer.settle()?;
     let (send, requests) = mpsc::channel();
     std::thread::spawn(move || {
@@ -72,12 +75,26 @@ pub fn collect(frequency_hz: u32) -> Result<(), ObserverError> {
 }
 
 /// Serves `/metrics` at `address`, from a collector of its own, until somebody interrupts.
-pub fn export(address: SocketAddr, frequency_hz: u32) -> Result<(), ObserverError> {
+pub fn export(
+    address: SocketAddr,
+    frequency_hz: u32,
+    btf: &[BtfFiles],
+) -> Result<(), ObserverError> {
     check_kvm()?;
     let program = std::env::current_exe().map_err(io_error("start the collector"))?;
+    run(address, collector_command(&program, frequency_hz, btf))
+}
+
+/// What starts the collector.
+fn collector_command(program: &Path, frequency_hz: u32, btf: &[BtfFiles]) -> Command {
     let mut collector = Command::new(program);
     collector.args(["export", "--collect", "--frequency", &frequency_hz.to_string()]);
-    run(address, collector)
+    for files in btf {
+        let mut option = OsString::from("--btf=");
+        option.push(files.path());
+        collector.arg(option);
+    }
+    collector
 }
 
 fn run(address: SocketAddr, collector: Command) -> Result<(), ObserverError> {

@@ -5,10 +5,12 @@
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
+use holdfast_bpf::BtfFiles;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Uid, fork, geteuid, setuid};
 use rustix::fs::OFlags;
@@ -18,7 +20,7 @@ use rustix::thread::{
     set_keep_capabilities,
 };
 
-use super::run;
+use super::{collector_command, run};
 use crate::error::ObserverError;
 use crate::stop;
 
@@ -239,6 +241,17 @@ fn is_root() -> bool {
         eprintln!("SKIPPED: takes root");
     }
     geteuid().is_root()
+}
+
+#[test]
+fn the_collector_gets_the_btf_of_guests() {
+    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../guest/tests/data/linux-");
+    let files = ["6.12.btf", "7.2.btf"].map(|kernel| BtfFiles::load(format!("{data}{kernel}")));
+    let files = files.map(Result::unwrap);
+    let command = collector_command(Path::new("holdfast"), 19, &files);
+    let options = files.map(|files| format!("--btf={}", files.path().display()));
+    let args: Vec<_> = command.get_args().skip(4).map(|arg| arg.to_str().unwrap()).collect();
+    assert_eq!(args, options);
 }
 
 #[test]

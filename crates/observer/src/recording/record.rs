@@ -7,6 +7,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use holdfast_bpf::BtfFiles;
 use holdfast_policy::VcpuClass;
 
 use super::schema::SCHEMA;
@@ -35,6 +36,8 @@ pub struct Record {
     pub duration: Option<Duration>,
     /// Ticks of the sampling clock per second and CPU.
     pub frequency_hz: u32,
+    /// BTF of guest kernels that may have none in memory.
+    pub btf: Vec<BtfFiles>,
 }
 
 /// What was recorded, for whoever asked for it.
@@ -71,7 +74,7 @@ impl Record {
         let mut writer = Writer::create(&self.path)?;
         let (mut discovery, mut program) = (Storage::default(), Storage::default());
         let options = Options { frequency_hz: self.frequency_hz, kvm_events: false, notes: true };
-        let mut observer = Observer::attach(&mut discovery, &mut program, options)?;
+        let mut observer = Observer::attach(&mut discovery, &mut program, options, &self.btf)?;
 
         observer.settle()?;
         observer.take_notes()?;

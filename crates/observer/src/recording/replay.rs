@@ -57,6 +57,7 @@ impl Replay {
                 vcpus: self.vcpus,
                 histogram: self.histogram,
                 frequency_hz: recording.about.frequency_hz,
+                btf: Vec::new(),
             };
             Ok(headline(&recording) + &report.table(&sample))
         };

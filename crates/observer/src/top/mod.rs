@@ -7,6 +7,7 @@ mod view;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
+use holdfast_bpf::BtfFiles;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
@@ -20,7 +21,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Shows the live screen until somebody quits. The terminal is given back as it was, also after a
 /// panic.
-pub fn top(interval: Duration, frequency_hz: u32) -> Result<(), ObserverError> {
+pub fn top(interval: Duration, frequency_hz: u32, btf: &[BtfFiles]) -> Result<(), ObserverError> {
     let terminal_error = |source| ObserverError::Io { action: "use the terminal", source };
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         let why = "input or output is not one; `holdfast report` needs none";
@@ -28,7 +29,7 @@ pub fn top(interval: Duration, frequency_hz: u32) -> Result<(), ObserverError> {
     }
     let (mut discovery, mut program) = (Storage::default(), Storage::default());
     let options = Options { frequency_hz, ..Options::COUNTERS };
-    let mut observer = Observer::attach(&mut discovery, &mut program, options)?;
+    let mut observer = Observer::attach(&mut discovery, &mut program, options, btf)?;
     stop::on_signals()?;
     with_terminal(|terminal| run(terminal, &mut observer, interval))
 }
