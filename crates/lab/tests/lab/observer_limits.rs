@@ -10,7 +10,8 @@ use holdfast_lab::progress::Progress;
 use serde_json::Value;
 
 use crate::emulated::{
-    Lines, end, eventually, on_an_emulated_host, replay, run, shell, spec, wait,
+    Lines, counted, end, end_scheduler, eventually, on_an_emulated_host, pid, replay, run, shell,
+    spec, start_scheduler, wait,
 };
 
 const BTF: &str = "/sys/kernel/btf";
@@ -26,6 +27,8 @@ fn limits() {
     // Loads KVM, too.
     eprintln!("a guest without steal time");
     a_guest_without_steal_time(&machine);
+    eprintln!("a guest without BTF");
+    a_guest_that_has_lost_its_btf(&machine);
     eprintln!("no BTF");
     without_btf(&machine);
     eprintln!("export and report");
@@ -59,6 +62,74 @@ fn a_guest_without_steal_time(machine: &Machine) {
     let row = report.lines().find(|line| line.starts_with("dark")).unwrap();
     assert!(row.matches(" - ").count() >= 4, "{report}");
     machine.stop_guest("dark").unwrap();
+}
+
+/// It is read with its BTF as a file, by the observer and by the scheduler.
+fn a_guest_that_has_lost_its_btf(machine: &Machine) {
+    let spec = GuestSpec { vcpus: 1, ..GuestSpec::new("lost") };
+    machine.start_guest(&spec).unwrap();
+    let argv = ["/workloads/lock", "--threads", "1", "--counters", "/tmp/counters"];
+    machine.request_guest("lost", Request::spawn("lock", argv)).unwrap();
+    // Where the kernel has its BTF, by its own word.
+    let symbols = "busybox grep -m 2 -E ' (_text|__start_BTF)$' /proc/kallsyms; \
+                   busybox grep 'Kernel code' /proc/iomem; echo done";
+    let mut lines = Lines::in_guest(machine, "lost", "symbols", &["/bin/sh", "-c", symbols]);
+    let said = lines.until(Duration::from_secs(180), "done");
+    let number = |line: &str| {
+        let line =
+            said.lines().find(|found| found.contains(line)).unwrap_or_else(|| panic!("{said}"));
+        let digits = line.trim().split(|c: char| !c.is_ascii_hexdigit()).next().unwrap();
+        u64::from_str_radix(digits, 16).unwrap()
+    };
+    let gpa = number("__start_BTF") - number("_text") + number("Kernel code");
+    // The first bytes of it, in the memory of its VMM.
+    let (pid, memory_mib) =
+        (pid(|ask| machine.request(ask).unwrap(), &spec.child()), spec.memory_mib);
+    let lose = format!(
+        "while read range rest; do\n\
+             begin=$((0x${{range%-*}})); len=$((0x${{range#*-}} - begin))\n\
+             [ $len = $(({memory_mib} << 20)) ] && break\n\
+         done < /proc/{pid}/maps\n\
+         mem=/proc/{pid}/mem; at=$(((begin + {gpa}) / 4))\n\
+         header() {{ dd if=$mem bs=4 skip=$at count=1 2> /dev/null | od -An -tx1; }}\n\
+         [ \"$(header)\" = ' 9f eb 01 00' ]\n\
+         dd if=/dev/zero of=$mem bs=4 seek=$at count=1 conv=notrunc 2> /dev/null\n\
+         [ \"$(header)\" = ' 00 00 00 00' ]"
+    );
+    shell(machine, &lose);
+
+    let list = |more: &[&str]| -> Value {
+        let args = [&["holdfast", "vms", "--json", "--wait", "20"], more].concat();
+        let mut list: Value = serde_json::from_str(&run(machine, &args)).unwrap();
+        list["vms"][0].take()
+    };
+    let vm = eventually("a search that ends", || {
+        let vm = list(&[]);
+        (vm["unreadable"] != "its memory is being searched").then_some(vm)
+    });
+    let why = vm["unreadable"].as_str().unwrap_or_else(|| panic!("{vm}"));
+    assert!(why.contains("no kernel BTF in") && why.contains("(--btf)"), "{vm}");
+    assert_eq!(
+        (vm["name"].as_str(), vm["vmm"].as_str()),
+        (Some("lost"), Some("qemu-system-x86_64"))
+    );
+
+    // The host has the same kernel.
+    shell(machine, &format!("mkdir /tmp/btf; cp {BTF}/vmlinux /tmp/btf/guest"));
+    for given in [&format!("{BTF}/vmlinux"), "/tmp/btf"] {
+        let vm = list(&["--btf", given]);
+        let kernel = vm["kernel"].as_str().unwrap_or_else(|| panic!("{vm}"));
+        assert!(
+            kernel.starts_with("Linux ") && vm["vcpus"][0]["words"]["preempt_count"].is_u64(),
+            "{vm}"
+        );
+    }
+    start_scheduler(machine, &["--btf", "/tmp/btf"]);
+    eventually("a guest that it reads", || {
+        (counted(machine).counters["nr_vms_readable"] == 1).then_some(())
+    });
+    end_scheduler(machine);
+    machine.stop_guest("lost").unwrap();
 }
 
 /// What each command says of a host that has no types, or none of KVM: nothing is wrong, but it cannot be

@@ -322,7 +322,7 @@ pub(crate) fn costs_by_tag(
     names.into_iter().filter_map(of_program).collect()
 }
 
-fn pid(ask: impl Fn(Request) -> Reply, child: &str) -> i32 {
+pub(crate) fn pid(ask: impl Fn(Request) -> Reply, child: &str) -> i32 {
     match ask(Request::Status { name: child.into() }) {
         Reply::Status { pid, running: true, .. } => pid,
         other => panic!("{child}: {other:?}"),
