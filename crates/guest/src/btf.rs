@@ -12,8 +12,8 @@ pub(crate) const MAGIC: [u8; 4] = [0x9f, 0xeb, 1, 0];
 pub(crate) const HEADER_LEN: usize = 24;
 /// A later header may be longer: that of Linux 7.1 has 32 bytes. Nothing known comes close to this.
 const HEADER_MAX: u32 = 256;
-/// Length of `struct btf_layout`: a byte for what follows the common part, one for each of the `vlen`
-/// parts, and flags.
+/// Length of `struct btf_layout`: a byte for what follows the common part, one for each of the
+/// `vlen` parts, and flags.
 const LAYOUT_LEN: usize = 4;
 /// Largest blob considered. Kernels of 2026 have 4 to 6 MB; distributions' debug kernels 10 MB.
 pub(crate) const BLOB_MAX: u64 = 24 << 20;
@@ -33,8 +33,11 @@ pub enum BtfError {
     /// A section lies outside the blob.
     #[error("{0} lies outside the blob")]
     Bounds(&'static str),
-    /// A type of a kind that neither this reader nor the blob's layout section knows; what follows it
-    /// cannot be found.
+    /// BTF that goes on where another one ends, which its first string shows: it is not empty.
+    #[error("this is split BTF, as modules have it, and not a kernel's")]
+    Split,
+    /// A type of a kind that neither this reader nor the blob's layout section knows; what follows
+    /// it cannot be found.
     #[error("type {id} is of unknown kind {kind}, whose length the BTF does not tell")]
     Kind {
         /// Number of the type.
@@ -161,8 +164,8 @@ pub(crate) struct Member {
 /// A BTF blob, ready for look-ups.
 pub(crate) struct Btf<'a> {
     types: &'a [u8],
-    /// `struct btf_layout` for each kind, from Linux 7.1 on: how long the types are that this reader
-    /// does not know.
+    /// `struct btf_layout` for each kind, from Linux 7.1 on: how long the types are that this
+    /// reader does not know.
     layouts: &'a [u8],
     strings: &'a [u8],
     /// Offset in `types` of type `i + 1`; type 0 is `void` and not stored.
@@ -178,8 +181,11 @@ impl<'a> Btf<'a> {
             .ok_or(BtfError::Bounds("the type section"))?;
         let strings = section(header.strings_at, header.strings_len)
             .ok_or(BtfError::Bounds("the string section"))?;
-        if strings.first() != Some(&0) || strings.last() != Some(&0) {
+        if strings.last() != Some(&0) {
             return Err(BtfError::Bounds("a string"));
+        }
+        if strings.first() != Some(&0) {
+            return Err(BtfError::Split);
         }
         let layouts = layout_section(blob).unwrap_or_default();
         let mut btf = Self { types, layouts, strings, index: Vec::new() };

@@ -286,20 +286,21 @@ fn takes_btf_from_files_when_memory_has_none() {
 fn files_that_are_of_no_use_are_told_with_what_to_do() {
     const COPY: &str = "/sys/kernel/btf/vmlinux";
     let dir = tempfile::tempdir().unwrap();
-    let module = {
-        // No per-CPU section by that name.
+    let with = |at: usize, byte: u8| {
         let mut blob = LINUX_7_2.to_vec();
-        let at = blob.windows(8).position(|name| name == b"..percpu").unwrap();
-        blob[at] = b'x';
+        blob[at] = byte;
         blob
     };
+    let strings_at = 24 + u32::from_le_bytes(LINUX_7_2[16..20].try_into().unwrap()) as usize;
+    let per_cpu = LINUX_7_2.windows(8).position(|name| name == b"..percpu").unwrap();
     let path = dir.path().join("btf");
     for (bytes, why) in [
         (b"MZ something".as_slice(), "neither raw BTF nor an ELF file"),
         (b"", "neither raw BTF nor an ELF file"),
         (b"\x7fELF", "no .BTF section"),
         (&LINUX_7_2[..100], "lies outside the blob"),
-        (&module, "a module's BTF"),
+        (&with(strings_at, b'x'), "split BTF, as modules have it"),
+        (&with(per_cpu, b'x'), "no per-CPU section"),
     ] {
         fs::write(&path, bytes).unwrap();
         for given in [&*path, dir.path()] {
