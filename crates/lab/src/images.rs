@@ -17,7 +17,7 @@ pub use self::manifest::Manifest;
 pub(crate) use self::manifest::{hex, made_once};
 use self::modules::Modules;
 use crate::error::{Error, Result};
-use crate::packages::{Kernel, Package, Packages, Source, Suite, Tree};
+use crate::packages::{Kernel, Package, Packages, Source, Suite, Tree, package_of};
 use crate::progress::Progress;
 
 /// First program of the lab's host and of its guests, in the dist directory.
@@ -64,7 +64,8 @@ impl KernelFiles {
         let modules = tree.get("usr/lib/modules")?;
         let mut entries = fs::read_dir(&modules).map_err(Error::io("listing", &modules))?;
         let entry = entries.next().ok_or_else(|| {
-            Error::Packages(format!("{} is empty; remove it to fetch it again", modules.display()))
+            let (modules, package) = (modules.display(), package_of(&modules).display());
+            Error::Packages(format!("{modules} is empty; remove {package} to fetch it again"))
         })?;
         let entry = entry.map_err(Error::io("listing", &modules))?;
         let release = entry.file_name().to_string_lossy().into_owned();

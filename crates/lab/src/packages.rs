@@ -156,6 +156,13 @@ impl Tree {
     }
 }
 
+/// The directory of the package that a file of the cache belongs to. Removed, it is fetched again;
+/// a file of it is not.
+pub(crate) fn package_of(path: &Path) -> &Path {
+    let is_package = |dir: &&Path| dir.parent().is_some_and(|parent| parent.ends_with("unpacked"));
+    path.ancestors().find(is_package).unwrap_or(path)
+}
+
 /// The cache and what the archive offers.
 pub struct Packages {
     apt: apt::Root,

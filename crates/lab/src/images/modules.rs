@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::Manifest;
 use super::elf::module_needs;
 use crate::error::{Error, Result};
-use crate::packages::Tree;
+use crate::packages::{Tree, package_of};
 
 /// A kernel's modules as its packages have them.
 pub(super) struct Modules {
@@ -96,7 +96,8 @@ fn read_module(path: &Path) -> Result<Vec<u8>> {
     }
     let mut module = Vec::with_capacity(data.len() * 4);
     lzma_rs::xz_decompress(&mut data.as_slice(), &mut module).map_err(|e| {
-        Error::Packages(format!("unpacking {}: {e:?}; remove it to fetch it again", path.display()))
+        let (path, package) = (path.display(), package_of(path).display());
+        Error::Packages(format!("unpacking {path}: {e:?}; remove {package} to fetch it again"))
     })?;
     Ok(module)
 }
@@ -104,6 +105,18 @@ fn read_module(path: &Path) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_damaged_module_the_package_is_to_be_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let package = dir.path().join("unpacked/0123abcd");
+        let module = package.join("usr/lib/modules/7/kernel/kvm.ko.xz");
+        fs::create_dir_all(module.parent().unwrap()).unwrap();
+        fs::write(&module, "not xz").unwrap();
+        let error = read_module(&module).unwrap_err().to_string();
+        let advice = format!("; remove {} to fetch it again", package.display());
+        assert!(error.ends_with(&advice), "{error}");
+    }
 
     #[test]
     fn names_modules_as_the_kernel_does() {

@@ -192,7 +192,7 @@ fn place(item: &Item<'_>, unpack: impl Fn(&Path, &Path) -> Command) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packages::Suite;
+    use crate::packages::{Suite, package_of};
     use sha2::{Digest, Sha256};
 
     /// A mirror that is a directory, with one package built by dpkg-deb.
@@ -254,6 +254,17 @@ mod tests {
         assert!(mirror.fetch(&package).unwrap().find("usr/share/greeting").is_some());
         let error = tree.get("usr/bin/nosuch").unwrap_err().to_string();
         assert!(error.contains('p') && error.contains("usr/bin/nosuch"), "{error}");
+    }
+
+    #[test]
+    fn a_package_that_was_removed_is_fetched_again() {
+        let mirror = Mirror::new();
+        let package = mirror.package();
+        let greeting = mirror.fetch(&package).unwrap().get("usr/share/greeting").unwrap();
+        fs::write(&greeting, "damaged").unwrap();
+        fs::remove_dir_all(package_of(&greeting)).unwrap();
+        mirror.fetch(&package).unwrap();
+        assert_eq!(fs::read(greeting).unwrap(), b"hello");
     }
 
     #[test]
