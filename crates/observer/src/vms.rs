@@ -18,7 +18,8 @@ use crate::output::fill;
 const PROC: &str = "/proc";
 
 /// Why an idle or paused VM cannot be read: where its guest keeps things is learned when it runs.
-const NOT_RUN: &str = "no vCPU has run since the start; it cannot be read yet (--wait longer)";
+const NOT_RUN: &str =
+    "no vCPU has run since the start; it cannot be read yet (a longer --wait may help)";
 
 /// The VMs of a host. JSON schema tag: `holdfast.vms/1`.
 #[derive(Debug, Clone, Serialize)]
