@@ -49,10 +49,7 @@ impl<'obj> Discovery<'obj> {
         if !Path::new("/sys/kernel/btf/kvm").exists() && !Path::new("/dev/kvm").exists() {
             log::warn!("this host has no /dev/kvm: no vCPU will be found");
         }
-        let open = DiscoverySkelBuilder::default()
-            .open(storage)
-            .map_err(|source| DiscoveryError::bpf("open", source))?;
-        let skel = open.load().map_err(|source| DiscoveryError::bpf("load", source))?;
+        let skel = load(storage)?;
         let programs = [
             &skel.progs.vcpu_load,
             &skel.progs.process_exec,
@@ -89,6 +86,11 @@ impl<'obj> Discovery<'obj> {
             searches: Searches::default(),
             reaped_at: Instant::now(),
         })
+    }
+
+    /// Has the kernel take the program, and drops it: it is not attached.
+    pub fn try_load() -> Result<(), DiscoveryError> {
+        load(&mut MaybeUninit::uninit()).map(drop)
     }
 
     /// The map of vCPU threads, to be shared with programs that read classes.
@@ -296,6 +298,13 @@ impl Drop for Discovery<'_> {
         // Detached before the maps go away.
         self.links.clear();
     }
+}
+
+fn load(storage: &mut MaybeUninit<OpenObject>) -> Result<DiscoverySkel<'_>, DiscoveryError> {
+    let open = DiscoverySkelBuilder::default()
+        .open(storage)
+        .map_err(|source| DiscoveryError::bpf("open", source))?;
+    open.load().map_err(|source| DiscoveryError::bpf("load", source))
 }
 
 fn map_error(action: &'static str, map: &'static str, source: libbpf_rs::Error) -> DiscoveryError {

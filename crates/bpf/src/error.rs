@@ -12,7 +12,7 @@ pub enum DiscoveryError {
     Bpf {
         /// What was tried.
         action: &'static str,
-        /// What to do about it; empty or starting with a colon.
+        /// What to do about it, after a colon or semicolon; or empty.
         hint: &'static str,
         /// What libbpf said.
         source: libbpf_rs::Error,
@@ -32,17 +32,37 @@ pub enum DiscoveryError {
 impl DiscoveryError {
     /// Does this machine refuse the program, to whomever?
     pub fn is_refused(&self) -> bool {
-        matches!(self, Self::Bpf { source, .. } if source.kind() == libbpf_rs::ErrorKind::PermissionDenied)
+        matches!(self, Self::Bpf { source, .. } if is_eperm(source))
     }
 
     pub(crate) fn bpf(action: &'static str, source: libbpf_rs::Error) -> Self {
-        let hint = match source.kind() {
-            libbpf_rs::ErrorKind::PermissionDenied => {
-                ": it takes CAP_BPF and CAP_PERFMON, which root has unless a container's filter or a \
-                 security module says no (`holdfast doctor` looks), and a kernel with BTF and fentry"
-            }
-            _ => "",
+        let hint = if is_eperm(&source) {
+            ": a filter of system calls (a container's?), a security module or lockdown refuses it \
+             (`holdfast doctor` looks)"
+        } else {
+            "; `holdfast doctor` says why"
         };
         Self::Bpf { action, hint, source }
+    }
+}
+
+/// The verifier rejects programs with EACCES, which is of the same kind to libbpf-rs; the number is
+/// nowhere but in the text.
+fn is_eperm(error: &libbpf_rs::Error) -> bool {
+    format!("{error:#}").contains("(os error 1)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_the_verifier_rejects_is_not_refused() {
+        let loading =
+            |errno| DiscoveryError::bpf("load", libbpf_rs::Error::from_raw_os_error(errno));
+        let (refused, rejected) = (loading(libc::EPERM), loading(libc::EACCES));
+        assert!(refused.is_refused() && refused.to_string().contains("security module"));
+        assert!(!rejected.is_refused(), "{rejected}");
+        assert!(rejected.to_string().ends_with("; `holdfast doctor` says why"), "{rejected}");
     }
 }

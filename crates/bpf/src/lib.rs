@@ -9,6 +9,7 @@
 
 mod discovery;
 mod error;
+mod libbpf_log;
 mod searches;
 mod skel;
 mod vm;
@@ -16,4 +17,5 @@ mod vm;
 pub use discovery::Discovery;
 pub use error::DiscoveryError;
 pub use holdfast_guest::BtfFiles;
+pub use libbpf_log::with_last_words;
 pub use vm::{Vcpu, Vm, VmState};

@@ -25,7 +25,7 @@ use crate::sample::{
     ByClass, Counters, HistogramByClass, KvmCounters, Sample, VcpuSample, VmSample,
 };
 use crate::skel::types::{hf_note, hf_vcpu_key, hf_vcpu_stats};
-use crate::skel::{ObserveSkel, ObserveSkelBuilder};
+use crate::skel::{ObserveSkel, ObserveSkelBuilder, OpenObserveSkel};
 use crate::stop;
 use crate::vms::why_unreadable;
 
@@ -121,18 +121,9 @@ impl<'obj> Observer<'obj> {
         let bpf = |action| move |source| ObserverError::Bpf { action, source };
         check_kvm()?;
         let discovery = Discovery::attach(discovery.object(), btf)?;
-        let mut open = ObserveSkelBuilder::default().open(program.object()).map_err(bpf("open"))?;
+        let notes_len = if options.notes { notes_len(online_cpus().len()) } else { SMALLEST_NOTES };
+        let mut open = open(program.object(), options, notes_len)?;
         open.maps.vcpus.reuse_fd(discovery.vcpus()).map_err(bpf("share the vCPU map with"))?;
-        if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
-            rodata.takes_notes = options.notes;
-        }
-        let notes_len = if options.notes { notes_len(online_cpus().len()) } else { 4096 };
-        open.maps.notes.set_max_entries(notes_len).map_err(bpf("size the maps of"))?;
-        let progs = &mut open.progs;
-        for program in [&mut progs.on_spin, &mut progs.hypercall] {
-            program.set_autoload(options.kvm_events);
-        }
-        progs.clock.set_autoload(options.frequency_hz > 0);
         let skel = open.load().map_err(bpf("load"))?;
 
         let mut links = Vec::new();
@@ -180,6 +171,16 @@ impl<'obj> Observer<'obj> {
             boot_ns: boot_ns(),
             kvm_events: options.kvm_events,
         })
+    }
+
+    /// Has the kernel take the programs, all of them, and drops them: they are not attached.
+    pub fn try_load() -> Result<(), ObserverError> {
+        check_kvm()?;
+        let options = Options { notes: true, ..Options::COUNTERS };
+        let mut program = Storage::default();
+        let open = open(program.object(), options, SMALLEST_NOTES)?;
+        let loaded = open.load();
+        loaded.map(drop).map_err(|source| ObserverError::Bpf { action: "load", source })
     }
 
     /// Follows VMs for up to `timeout`; call it often.
@@ -399,6 +400,35 @@ impl<'obj> Observer<'obj> {
         }
         Ok(counted)
     }
+}
+
+/// Has the kernel take the program that finds vCPUs, and drops it: it is not attached.
+pub fn try_discovery() -> Result<(), ObserverError> {
+    check_kvm()?;
+    Ok(Discovery::try_load()?)
+}
+
+/// Size of a ring that nothing is put into.
+const SMALLEST_NOTES: u32 = 4096;
+
+/// The programs and maps that these options ask for.
+fn open(
+    storage: &mut MaybeUninit<OpenObject>,
+    options: Options,
+    notes_len: u32,
+) -> Result<OpenObserveSkel<'_>, ObserverError> {
+    let bpf = |action| move |source| ObserverError::Bpf { action, source };
+    let mut open = ObserveSkelBuilder::default().open(storage).map_err(bpf("open"))?;
+    if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
+        rodata.takes_notes = options.notes;
+    }
+    open.maps.notes.set_max_entries(notes_len).map_err(bpf("size the maps of"))?;
+    let progs = &mut open.progs;
+    for program in [&mut progs.on_spin, &mut progs.hypercall] {
+        program.set_autoload(options.kvm_events);
+    }
+    progs.clock.set_autoload(options.frequency_hz > 0);
+    Ok(open)
 }
 
 fn not_read(source: libbpf_rs::Error) -> ObserverError {

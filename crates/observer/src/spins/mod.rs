@@ -63,6 +63,11 @@ pub struct Spins {
 }
 
 impl Spins {
+    /// Has the kernel take the program, and drops it: it is not attached.
+    pub fn try_load() -> Result<(), ObserverError> {
+        probe::load(&mut Storage::default()).map(drop)
+    }
+
     /// Traces until the count is reached or somebody interrupts.
     pub fn run(&self) -> Result<(), ObserverError> {
         let written = |source| ObserverError::Io { action: "write the report", source };

@@ -30,6 +30,15 @@ fn why_not_loaded(source: libbpf_rs::Error, kernel_types: &[u8]) -> ObserverErro
     }
 }
 
+/// Has the kernel take the program.
+pub(super) fn load(storage: &mut Storage) -> Result<SpinsSkel<'_>, ObserverError> {
+    check_bpf()?;
+    let open = SpinsSkelBuilder::default().open(storage.object());
+    let open = open.map_err(|source| ObserverError::Bpf { action: "open", source })?;
+    open.load()
+        .map_err(|source| why_not_loaded(source, &std::fs::read(VMLINUX_BTF).unwrap_or_default()))
+}
+
 /// The program, attached as long as this lives.
 pub(super) struct Probe<'obj> {
     skel: SpinsSkel<'obj>,
@@ -38,13 +47,8 @@ pub(super) struct Probe<'obj> {
 
 impl<'obj> Probe<'obj> {
     pub(super) fn attach(storage: &'obj mut Storage) -> Result<Self, ObserverError> {
-        let bpf = |action| move |source| ObserverError::Bpf { action, source };
-        check_bpf()?;
-        let open = SpinsSkelBuilder::default().open(storage.object()).map_err(bpf("open"))?;
-        let mut skel = open.load().map_err(|source| {
-            why_not_loaded(source, &std::fs::read(VMLINUX_BTF).unwrap_or_default())
-        })?;
-        skel.attach().map_err(bpf("attach"))?;
+        let mut skel = load(storage)?;
+        skel.attach().map_err(|source| ObserverError::Bpf { action: "attach", source })?;
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let guest = cpuinfo.split_ascii_whitespace().any(|flag| flag == "hypervisor");
         Ok(Self { skel, guest })
