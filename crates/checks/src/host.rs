@@ -2,36 +2,65 @@
 //! The host as checks see it.
 
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::fs;
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::{MapHandle, MapType, ProgramType};
+use libbpf_rs::libbpf_sys as sys;
+use libbpf_rs::{MapHandle, MapType};
 
-/// Who answers what cookie a thread has.
+/// Who answers what no file tells.
 #[derive(Debug)]
-enum Cookies {
+enum Answers {
     Kernel,
-    Given(BTreeMap<u32, Result<u64, i32>>),
+    Given {
+        /// The core-scheduling cookie of each thread.
+        cookies: BTreeMap<u32, Result<u64, i32>>,
+        /// The part of a CPU that each of these is promised.
+        promised: BTreeMap<u32, f64>,
+        /// What a program that traces functions is refused with.
+        tracing: Option<i32>,
+    },
 }
 
 /// A host: its `/sys`, `/proc` and `/boot`, and what else only its kernel can tell.
 #[derive(Debug)]
 pub struct Host {
     root: PathBuf,
-    cookies: Cookies,
+    answers: Answers,
 }
 
 impl Host {
     /// The host this program runs on.
     pub fn this() -> Self {
-        Self { root: PathBuf::from("/"), cookies: Cookies::Kernel }
+        Self { root: PathBuf::from("/"), answers: Answers::Kernel }
     }
 
     /// A host whose files lie below `root`, with the core-scheduling cookie of each thread or the
     /// error number the kernel answers with (0 for threads not named).
     pub fn at(root: impl Into<PathBuf>, cookies: BTreeMap<u32, Result<u64, i32>>) -> Self {
-        Self { root: root.into(), cookies: Cookies::Given(cookies) }
+        Self {
+            root: root.into(),
+            answers: Answers::Given { cookies, promised: BTreeMap::new(), tracing: None },
+        }
+    }
+
+    /// The same host, whose kernel refuses programs that trace functions with this error number.
+    pub fn without_tracing(mut self, errno: i32) -> Self {
+        if let Answers::Given { tracing, .. } = &mut self.answers {
+            *tracing = Some(errno);
+        }
+        self
+    }
+
+    /// The same host, with threads of SCHED_DEADLINE that are promised these parts of a CPU.
+    pub fn with_promises(mut self, parts: BTreeMap<u32, f64>) -> Self {
+        if let Answers::Given { promised, .. } = &mut self.answers {
+            *promised = parts;
+        }
+        self
     }
 
     /// The place of an absolute path.
@@ -82,6 +111,16 @@ impl Host {
         self.read("/proc/sys/kernel/osrelease").unwrap_or_else(|| "of unknown release".into())
     }
 
+    /// The two numbers that a kernel's release begins with.
+    pub(crate) fn version(&self) -> Option<(u32, u32)> {
+        let release = self.release();
+        let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(major)), Some(Ok(minor))) => Some((major, minor)),
+            _ => None,
+        }
+    }
+
     /// What a process calls itself.
     pub(crate) fn comm(&self, pid: u32) -> String {
         self.read(format!("/proc/{pid}/comm")).unwrap_or_else(|| "(ended)".into())
@@ -90,25 +129,36 @@ impl Host {
     /// Does the kernel take BPF from this process? A container's filter of system calls or a security
     /// module may refuse what capabilities allow.
     pub(crate) fn takes_bpf(&self) -> io::Result<()> {
-        match &self.cookies {
-            Cookies::Kernel => make_map(),
-            Cookies::Given(_) => Ok(()),
+        match &self.answers {
+            Answers::Kernel => make_map(),
+            Answers::Given { .. } => Ok(()),
         }
     }
 
-    /// Does it take programs that trace functions? A security module may refuse just those.
-    pub(crate) fn takes_tracing(&self) -> bool {
-        match &self.cookies {
-            Cookies::Kernel => ProgramType::Tracing.is_supported().unwrap_or(false),
-            Cookies::Given(_) => true,
+    /// Does it take programs that trace functions (fentry)? A security module may refuse just
+    /// those.
+    pub(crate) fn takes_tracing(&self) -> io::Result<()> {
+        match &self.answers {
+            Answers::Kernel => load_tracing(),
+            Answers::Given { tracing, .. } => {
+                tracing.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
+            }
+        }
+    }
+
+    /// The part of a CPU that a thread is promised; 0 unless it is of SCHED_DEADLINE.
+    pub(crate) fn promised(&self, tid: u32) -> f64 {
+        match &self.answers {
+            Answers::Kernel => promised_to(tid),
+            Answers::Given { promised, .. } => promised.get(&tid).copied().unwrap_or(0.0),
         }
     }
 
     /// The core-scheduling cookie of a thread; 0 for none.
     pub(crate) fn cookie(&self, tid: u32) -> io::Result<u64> {
-        match &self.cookies {
-            Cookies::Kernel => cookie_of(tid),
-            Cookies::Given(cookies) => {
+        match &self.answers {
+            Answers::Kernel => cookie_of(tid),
+            Answers::Given { cookies, .. } => {
                 cookies.get(&tid).copied().unwrap_or(Ok(0)).map_err(io::Error::from_raw_os_error)
             }
         }
@@ -117,12 +167,60 @@ impl Host {
 
 /// Makes the smallest of maps, and drops it.
 fn make_map() -> io::Result<()> {
-    let opts = libbpf_rs::libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
+    let opts = sys::bpf_map_create_opts {
+        sz: size_of::<sys::bpf_map_create_opts>() as _,
         ..Default::default()
     };
     let map = MapHandle::create(MapType::Array, Some("holdfast_probe"), 4, 4, 1, &opts);
     map.map(drop).map_err(|_| io::Error::last_os_error())
+}
+
+/// Has the kernel take a program for the entry of a function, and drops it: it is not attached.
+fn load_tracing() -> io::Result<()> {
+    /// Every kernel has it.
+    const FUNCTION: &CStr = c"kernel_clone";
+    const BPF_MOV64_IMM: u8 = 0xb7;
+    const BPF_EXIT: u8 = 0x95;
+    let code = |code| sys::bpf_insn { code, ..Default::default() };
+    let returns_0 = [code(BPF_MOV64_IMM), code(BPF_EXIT)];
+
+    // SAFETY: the name ends with a zero.
+    let id = unsafe { sys::libbpf_find_vmlinux_btf_id(FUNCTION.as_ptr(), sys::BPF_TRACE_FENTRY) };
+    let mut opts = sys::bpf_prog_load_opts {
+        sz: size_of::<sys::bpf_prog_load_opts>() as _,
+        expected_attach_type: sys::BPF_TRACE_FENTRY,
+        attach_btf_id: u32::try_from(id).map_err(|_| io::Error::from_raw_os_error(-id))?,
+        ..Default::default()
+    };
+    // SAFETY: the names end with a zero, and the instructions and options live until it returns.
+    let fd = unsafe {
+        sys::bpf_prog_load(
+            sys::BPF_PROG_TYPE_TRACING,
+            c"holdfast_probe".as_ptr(),
+            c"GPL".as_ptr(),
+            returns_0.as_ptr(),
+            returns_0.len() as _,
+            &raw mut opts,
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(-fd));
+    }
+    // SAFETY: the kernel has just given it to this function alone.
+    drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    Ok(())
+}
+
+fn promised_to(tid: u32) -> f64 {
+    // SAFETY: it consists of integers.
+    let mut attr: libc::sched_attr = unsafe { std::mem::zeroed() };
+    let size = size_of_val(&attr) as libc::c_uint;
+    // SAFETY: the kernel writes as much as `size` says, to where `attr` lives.
+    let answer = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attr, size, 0) };
+    // One that has ended is promised nothing either.
+    let is_promised =
+        answer == 0 && attr.sched_policy == libc::SCHED_DEADLINE as u32 && attr.sched_period > 0;
+    if is_promised { attr.sched_runtime as f64 / attr.sched_period as f64 } else { 0.0 }
 }
 
 fn cookie_of(tid: u32) -> io::Result<u64> {

@@ -8,7 +8,9 @@ use libbpf_rs::btf::{Btf, ReferencesType};
 
 use crate::{Check, Host};
 
-const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
+pub(crate) const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
+/// The way round what only the reading of guests needs.
+pub(crate) const WITHOUT: &str = "scx_holdfast --no-guest-knowledge goes without";
 pub(crate) const STATE: &str = "/sys/kernel/sched_ext/state";
 
 /// Kernel functions that the BPF part of `scx_holdfast` cannot do without: those it refers to as not
@@ -57,7 +59,7 @@ pub(crate) fn btf(host: &Host) -> Check {
         Check::fail(
             NAME,
             format!("{VMLINUX} is missing"),
-            "boot a kernel with CONFIG_DEBUG_INFO_BTF=y, as every distribution's has",
+            "boot a kernel with CONFIG_DEBUG_INFO_BTF=y, as those of distributions are",
         )
     }
 }
@@ -75,8 +77,15 @@ pub(crate) fn kfuncs(host: &Host) -> Check {
     if !host.exists(VMLINUX) {
         return Check::skip(NAME, "not looked for: the kernel has no BTF");
     }
-    let Ok(btf) = Btf::from_path(host.path(VMLINUX)) else {
-        return Check::fail(NAME, format!("{VMLINUX} cannot be read"), "run it as root");
+    let btf = match Btf::from_path(host.path(VMLINUX)) {
+        Ok(btf) => btf,
+        Err(why) => {
+            return Check::fail(
+                NAME,
+                format!("{VMLINUX} cannot be read: {why}"),
+                "run it as root; if it is that, boot another build of the kernel",
+            );
+        }
     };
     let ops = btf.type_by_name::<Struct<'_>>("sched_ext_ops");
     let callbacks: BTreeSet<_> = ops
@@ -142,7 +151,7 @@ pub(crate) fn config(host: &Host) -> Check {
     Check::fail(NAME, format!("neither {boot} nor /proc/config.gz is there for libbpf"), advice)
 }
 
-/// sched_ext calls machine code.
+/// sched_ext calls machine code, and programs that call functions of the kernel have to be.
 pub(crate) fn jit(host: &Host) -> Check {
     const NAME: &str = "bpf-jit";
     const PATH: &str = "/proc/sys/net/core/bpf_jit_enable";
@@ -162,17 +171,17 @@ pub(crate) fn timers(host: &Host) -> Check {
     const NAME: &str = "timers";
     let is_rt = host.read("/sys/kernel/realtime").is_some_and(|text| text.trim() == "1");
     let cmdline = host.read("/proc/cmdline").unwrap_or_default();
-    let why = if is_rt {
-        "the kernel is PREEMPT_RT"
+    let (why, advice) = if is_rt {
+        ("the kernel is PREEMPT_RT", "boot one that is not")
     } else if cmdline.split_ascii_whitespace().any(|option| option == "threadirqs") {
-        "the kernel was booted with `threadirqs`"
+        ("the kernel was booted with `threadirqs`", "boot without it")
     } else {
         return Check::ok(NAME, "BPF timers interrupt whoever runs");
     };
     Check::fail(
         NAME,
         format!("{why}: BPF timers expire in threads, and running vCPUs cannot be looked at"),
-        "boot without it; --no-guest-knowledge goes without",
+        format!("{advice}; {WITHOUT}"),
     )
 }
 
@@ -197,7 +206,8 @@ pub(crate) fn psi_triggers(host: &Host) -> Check {
     )
 }
 
-/// Lockdown for confidentiality keeps BPF from reading what discovery has to read.
+/// Lockdown for confidentiality keeps BPF from reading what discovery has to read, and the
+/// scheduler of cgroups.
 pub(crate) fn lockdown(host: &Host) -> Check {
     const NAME: &str = "lockdown";
     let Some(modes) = host.read("/sys/kernel/security/lockdown") else {
@@ -210,7 +220,8 @@ pub(crate) fn lockdown(host: &Host) -> Check {
         Check::fail(
             NAME,
             "the kernel is locked down for confidentiality: BPF programs may not read kernel memory",
-            "boot with lockdown=integrity or none; --no-guest-knowledge goes without",
+            "boot without lockdown=confidentiality, and have nothing write that to \
+             /sys/kernel/security/lockdown (integrity is no hindrance)",
         )
     } else {
         Check::ok(NAME, "BPF programs may read kernel memory")

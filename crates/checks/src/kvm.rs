@@ -2,13 +2,14 @@
 //! What reading guests takes.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 
-use crate::{Check, Host};
+use crate::kernel::{VMLINUX, WITHOUT};
+use crate::privileges::capabilities;
+use crate::{Check, Host, Verdict};
 
 /// Where discovery attaches.
 const TARGETS: [&str; 3] = ["kvm_arch_vcpu_load", "kvm_arch_vcpu_destroy", "kvm_arch_destroy_vm"];
-const WITHOUT: &str = "--no-guest-knowledge goes without";
 
 /// KVM, and a description of its types.
 pub(crate) fn module(host: &Host) -> Check {
@@ -70,15 +71,49 @@ pub(crate) fn tracing(host: &Host) -> Check {
             "function tracing is switched off",
             format!("sysctl kernel.ftrace_enabled=1; {WITHOUT}"),
         ),
-        Some(_) if !host.takes_tracing() => Check::fail(
-            NAME,
-            "the kernel takes no BPF program that traces functions (fentry) from this process",
-            format!(
-                "if this process has the capabilities (`privileges` of `holdfast doctor`), a security module (/sys/kernel/security/lsm) or a container refuses it; {WITHOUT}"
-            ),
-        ),
-        Some(_) => Check::ok(NAME, "function tracing is on, and for BPF, too"),
+        Some(_) if capabilities(host).verdict == Verdict::Fail => {
+            Check::skip(NAME, "not known: `privileges` has to pass first")
+        }
+        Some(_) if !host.exists(VMLINUX) => {
+            Check::skip(NAME, "not known: `kernel-btf` has to pass first")
+        }
+        Some(_) => match host.takes_tracing() {
+            Ok(()) => Check::ok(NAME, "function tracing is on, and for BPF, too"),
+            Err(why) => refused(NAME, host, &why),
+        },
     }
+}
+
+/// Why a process that may load BPF programs may not load one that traces functions.
+fn refused(name: &'static str, host: &Host, why: &io::Error) -> Check {
+    const ENOTSUPP: i32 = 524;
+    let (why, advice) = match why.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            let modules = host.read("/sys/kernel/security/lsm").unwrap_or_default();
+            let modules = if modules.is_empty() { "not known".into() } else { modules };
+            (
+                format!(
+                    "{why}, by a filter of system calls or a security module (active: {modules})"
+                ),
+                "run it on the host itself, outside of containers; there, `journalctl -k | grep \
+                 -i denied` may say which module it is",
+            )
+        }
+        errno => {
+            let why =
+                if errno == Some(ENOTSUPP) { "not supported".into() } else { why.to_string() };
+            (
+                why,
+                "boot a kernel with CONFIG_BPF_EVENTS=y and \
+                 CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y",
+            )
+        }
+    };
+    Check::fail(
+        name,
+        format!("the kernel refuses BPF programs that trace functions (fentry): {why}"),
+        format!("{advice}; {WITHOUT}"),
+    )
 }
 
 /// That those of KVM that discovery attaches to are among what can be traced. The list is long: the kernel takes
@@ -107,7 +142,8 @@ pub(crate) fn functions(host: &Host) -> Check {
             NAME,
             format!("{} cannot be traced", missing.join(" and ")),
             format!(
-                "boot a kernel whose KVM can be traced (no notrace, no live patch of it); {WITHOUT}"
+                "boot a kernel that does not inline these functions of KVM and lets them be \
+                 traced; {WITHOUT}"
             ),
         )
     }
@@ -117,24 +153,33 @@ pub(crate) fn functions(host: &Host) -> Check {
 pub(crate) fn pause_exits(host: &Host) -> Check {
     const NAME: &str = "pause-exits";
     let parameters = [
-        ("kvm_intel", "ple_gap", "ple_window"),
-        ("kvm_amd", "pause_filter_count", "pause_filter_thresh"),
+        ("kvm_intel", "ple_gap", "ple_window", "ple"),
+        ("kvm_amd", "pause_filter_count", "pause_filter_thresh", "pausefilter"),
     ];
-    for (module, first, second) in parameters {
+    for (module, first, second, flag) in parameters {
         let read = |name| host.read(format!("/sys/module/{module}/parameters/{name}"));
         let (Some(on), Some(more)) = (read(first), read(second)) else { continue };
         let found = format!("{module}: {first}={on}, {second}={more}");
-        return if on == "0" {
-            Check::warn(
-                NAME,
-                format!("{found}: vCPUs that spin do not leave the guest"),
-                format!(
-                    "guests with paravirtual spinlocks do without; else load {module} with {first} at its default"
-                ),
+        if on != "0" {
+            return Check::ok(NAME, found);
+        }
+        // A module sets its parameter to 0 where the processor has no such exits.
+        let cpuinfo = host.read("/proc/cpuinfo");
+        let has_them = cpuinfo.is_none_or(|text| text.split_ascii_whitespace().any(|f| f == flag));
+        let advice = if has_them {
+            format!(
+                "guests with paravirtual spinlocks do without; else load {module} anew, with \
+                 {first} at its default"
             )
         } else {
-            Check::ok(NAME, found)
+            "have guests use paravirtual spinlocks (no nopvspin): this processor has no such exits"
+                .into()
         };
+        return Check::warn(
+            NAME,
+            format!("{found}: vCPUs that spin do not leave the guest"),
+            advice,
+        );
     }
     Check::skip(NAME, "no parameters of kvm_intel or kvm_amd to look at")
 }

@@ -6,6 +6,7 @@
 //! doctor` shows those of [`all`].
 
 mod core_scheduling;
+mod enabling;
 mod host;
 mod kernel;
 mod kvm;
@@ -15,6 +16,7 @@ mod schedulers;
 mod text;
 mod topology;
 
+pub use enabling::MAX_CGROUPS;
 pub use host::Host;
 pub use kernel::REQUIRED_KFUNCS;
 pub use privileges::foreign_pid_namespace;
@@ -35,27 +37,30 @@ pub enum Purpose {
 type Function = fn(&Host) -> Check;
 
 /// What can forbid loading a scheduler at all, make it dangerous, or take from somebody what was promised.
-const SCHEDULER: [Function; 11] = [
+const SCHEDULER: [Function; 15] = [
     privileges::capabilities,
     kernel::sched_ext,
     kernel::btf,
     kernel::kfuncs,
     kernel::config,
     kernel::jit,
+    kernel::lockdown,
     kernel::psi_triggers,
     schedulers::another,
+    enabling::isolation,
+    enabling::cgroups,
+    enabling::deadline_bandwidth,
     schedulers::bandwidth,
     core_scheduling::cookies,
     topology::limits,
 ];
 
 /// What can forbid reading guests.
-const GUESTS: [Function; 6] = [
+const GUESTS: [Function; 5] = [
     kvm::module,
     kvm::tracing,
     privileges::pid_namespace,
     privileges::ptrace_scope,
-    kernel::lockdown,
     kernel::timers,
 ];
 
@@ -68,17 +73,32 @@ pub fn before_loading(host: &Host, purpose: Purpose) -> Report {
     Report::new(SCHEDULER.iter().chain(guests).map(|check| check(host)))
 }
 
+/// Whether the kernel takes the programs that find vCPUs: made by programs that have them.
+pub const DISCOVERY_PROGRAMS: &str = "discovery-programs";
+/// Whether it takes those that count what happens to vCPUs.
+pub const OBSERVER_PROGRAMS: &str = "observer-programs";
+/// Whether it takes those of `holdfast spins`.
+pub const SPINS_PROGRAMS: &str = "spins-programs";
+/// Whether it takes those of `scx_holdfast`.
+pub const SCHEDULER_PROGRAMS: &str = "scheduler-programs";
+
 /// Names of the checks that looking at guests depends on, without scheduling them.
-const LOOKING: [&str; 8] = [
+const LOOKING: [&str; 11] = [
     "privileges",
     "kernel-btf",
+    "bpf-jit",
     "kvm",
     "vcpu-tracing",
     "vcpu-functions",
     "pid-namespace",
     "ptrace-scope",
     "lockdown",
+    DISCOVERY_PROGRAMS,
+    OBSERVER_PROGRAMS,
 ];
+
+/// Names of those that say nothing of scheduling.
+const OF_OBSERVERS: [&str; 2] = [OBSERVER_PROGRAMS, SPINS_PROGRAMS];
 
 /// Every check.
 pub fn all(host: &Host) -> Report {

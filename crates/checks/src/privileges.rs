@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the process may do.
 
+use crate::kernel::WITHOUT;
 use crate::{Check, Host};
 
 /// include/uapi/linux/capability.h, and what each is for.
@@ -44,7 +45,8 @@ pub(crate) fn capabilities(host: &Host) -> Check {
         return Check::fail(
             NAME,
             format!("all capabilities needed, and still the kernel refuses BPF: {error}"),
-            "run it on the host itself, outside of containers; a security module may refuse it, too",
+            "run it on the host itself, outside of containers; there, `journalctl -k | grep -i \
+             denied` may say which security module it is",
         );
     }
     Check::ok(NAME, "all capabilities needed, and BPF is allowed")
@@ -59,7 +61,10 @@ pub(crate) fn ptrace_scope(host: &Host) -> Check {
         return Check::fail(
             NAME,
             format!("{PATH} is 3: no process, root's neither, may read memory of VMs"),
-            "have it set to less at boot (in /etc/sysctl.d; it cannot be lowered later); --no-guest-knowledge goes without",
+            format!(
+                "have it set to less at boot (in /etc/sysctl.d; it cannot be lowered later); \
+                 {WITHOUT}"
+            ),
         );
     }
     Check::ok(NAME, "processes with CAP_SYS_PTRACE may read memory of VMs")

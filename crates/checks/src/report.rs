@@ -52,11 +52,12 @@ pub struct Check {
 impl Check {
     /// Names of processes, of control groups and the like are whatever their owners like: what is found
     /// is made harmless here, for whoever prints it.
-    pub(crate) fn ok(name: &'static str, found: impl Into<String>) -> Self {
+    pub fn ok(name: &'static str, found: impl Into<String>) -> Self {
         Self { name, verdict: Verdict::Ok, found: printable(&found.into()), advice: None }
     }
 
-    pub(crate) fn skip(name: &'static str, found: impl Into<String>) -> Self {
+    /// There was nothing to look at: why.
+    pub fn skip(name: &'static str, found: impl Into<String>) -> Self {
         Self { verdict: Verdict::Skip, ..Self::ok(name, found) }
     }
 
@@ -68,11 +69,8 @@ impl Check {
         Self { verdict: Verdict::Warn, advice: Some(advice.into()), ..Self::ok(name, found) }
     }
 
-    pub(crate) fn fail(
-        name: &'static str,
-        found: impl Into<String>,
-        advice: impl Into<String>,
-    ) -> Self {
+    /// What keeps it from working, and what to do about it.
+    pub fn fail(name: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { verdict: Verdict::Fail, advice: Some(advice.into()), ..Self::ok(name, found) }
     }
 }
@@ -87,6 +85,13 @@ pub struct Report {
     pub checks: Vec<Check>,
 }
 
+impl Default for Report {
+    /// Of no checks.
+    fn default() -> Self {
+        Self::new(std::iter::empty())
+    }
+}
+
 impl Report {
     pub(crate) fn new(checks: impl Iterator<Item = Check>) -> Self {
         let checks: Vec<Check> = checks.collect();
@@ -94,9 +99,20 @@ impl Report {
         Self { schema: "holdfast.doctor/1", verdict, checks }
     }
 
+    /// Adds a check that another program made.
+    pub fn add(&mut self, check: Check) {
+        self.verdict = self.verdict.max(check.verdict);
+        self.checks.push(check);
+    }
+
     /// Does none fail?
     pub fn passed(&self) -> bool {
         self.verdict < Verdict::Fail
+    }
+
+    /// The verdict of one check; `None` if it was not made.
+    pub fn verdict_of(&self, name: &str) -> Option<Verdict> {
+        self.checks.iter().find(|check| check.name == name).map(|check| check.verdict)
     }
 
     /// The checks that keep one from looking at guests, under whatever scheduler.
@@ -104,6 +120,11 @@ impl Report {
         let checks = self.checks.iter().filter(|check| crate::LOOKING.contains(&check.name));
         // What works, but not as it could, finds nothing to look at here.
         checks.filter(|check| check.verdict >= Verdict::Warn)
+    }
+
+    /// The checks that keep a scheduler from being loaded.
+    pub fn unschedulable(&self) -> impl Iterator<Item = &Check> {
+        self.failures().filter(|check| !crate::OF_OBSERVERS.contains(&check.name))
     }
 
     /// The checks that failed.
@@ -128,10 +149,10 @@ fn hang(head: &str, text: &str) -> String {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for check in &self.checks {
-            let head = format!("{:<5} {:<15} ", check.verdict, check.name);
+            let head = format!("{:<5} {:<18} ", check.verdict, check.name);
             writeln!(f, "{}", hang(&head, &check.found))?;
             if let Some(advice) = &check.advice {
-                writeln!(f, "{}", hang(&format!("{:22}-> ", ""), advice))?;
+                writeln!(f, "{}", hang(&format!("{:25}-> ", ""), advice))?;
             }
         }
         Ok(())

@@ -131,7 +131,7 @@ fn realtime_threads_of_vmm(host: &Host, pid: u32) -> io::Result<usize> {
 }
 
 /// A thread of the kernel has no command line, which everybody may read.
-fn is_kthread(host: &Host, pid: u32) -> bool {
+pub(crate) fn is_kthread(host: &Host, pid: u32) -> bool {
     host.read(format!("/proc/{pid}/cmdline")).is_none_or(|words| words.is_empty())
 }
 

@@ -61,6 +61,11 @@ fn last_level_caches(host: &Host) -> BTreeSet<String> {
     .collect()
 }
 
+/// CPUs that are online; 0 if that is not known.
+pub(crate) fn online(host: &Host) -> usize {
+    host.read(format!("{CPUS}/online")).map_or(0, |list| count(&list))
+}
+
 /// CPUs, caches and nodes within what the scheduler has room for.
 pub(crate) fn limits(host: &Host) -> Check {
     const NAME: &str = "cpus";
@@ -73,7 +78,10 @@ pub(crate) fn limits(host: &Host) -> Check {
         );
     };
     let llcs = last_level_caches(host).len().max(1);
-    let online = host.read(format!("{CPUS}/online")).map_or(last + 1, |list| count(&list));
+    let online = match online(host) {
+        0 => last + 1,
+        online => online,
+    };
     let nodes = host.read("/sys/devices/system/node/online").map_or(1, |list| count(&list)).max(1);
     let found = format!(
         "{online} CPUs online, numbers up to {last}; {llcs} last level caches; {nodes} NUMA nodes; \
@@ -84,7 +92,8 @@ pub(crate) fn limits(host: &Host) -> Check {
         return Check::fail(
             NAME,
             format!("{found}: scx_holdfast has room for {MAX_CPUS} CPUs and {MAX_LLCS} caches"),
-            "raise HF_MAX_CPUS or HF_MAX_LLCS in crates/scheduler/src/bpf/intf.h and build again",
+            "raise HF_MAX_CPUS or HF_MAX_LLCS in crates/scheduler/src/bpf/intf.h, and MAX_CPUS or \
+             MAX_LLCS in crates/checks/src/topology.rs, and build again",
         );
     }
     Check::ok(NAME, found)

@@ -6,7 +6,10 @@ mod common;
 use std::os::unix::fs::symlink;
 
 use common::{FakeHost, RELEASE, vmlinux};
-use holdfast_checks::{Host, Purpose, REQUIRED_KFUNCS, Verdict, before_loading};
+use holdfast_checks::{
+    Check, DISCOVERY_PROGRAMS, Host, OBSERVER_PROGRAMS, Purpose, REQUIRED_KFUNCS,
+    SCHEDULER_PROGRAMS, SPINS_PROGRAMS, Verdict, before_loading,
+};
 
 #[test]
 fn a_host_that_has_everything_passes_every_check() {
@@ -77,6 +80,7 @@ fn a_kernel_without_types_is_refused() {
     let host = FakeHost::new();
     host.remove("/sys/kernel/btf/vmlinux");
     assert_eq!(host.only(Verdict::Fail).name, "kernel-btf");
+    assert_eq!(host.all().verdict_of("vcpu-tracing"), Some(Verdict::Skip));
 }
 
 #[test]
@@ -144,6 +148,82 @@ fn another_scheduler_is_named() {
 }
 
 #[test]
+fn cpus_isolated_at_boot_are_refused_and_those_of_nohz_full_are_not() {
+    let host = FakeHost::new();
+    host.write("/proc/cmdline", "root=/dev/vda1 nohz_full=2-3 isolcpus=managed_irq,2-3\n");
+    host.write("/sys/devices/system/cpu/nohz_full", "2-3\n");
+    assert!(host.all().passed());
+    host.write("/sys/devices/system/cpu/isolated", "2-3\n");
+    let check = host.only(Verdict::Fail);
+    assert!(check.name == "isolated-cpus" && check.found.contains("CPUs 2-3"), "{check:?}");
+    assert!(check.advice.unwrap().contains("cpuset.cpus.partition"));
+    assert!(!host.loads(Purpose::BaseOnly));
+}
+
+#[test]
+fn cpus_isolated_by_a_cpuset_are_no_hindrance_but_to_linux_7_0() {
+    let host = FakeHost::new();
+    host.write("/sys/fs/cgroup/cpuset.cpus.isolated", "2-3\n");
+    for release in ["6.12.107-amd64", "7.2.12+deb14-amd64"] {
+        host.write("/proc/sys/kernel/osrelease", release);
+        assert_eq!(host.all().verdict, Verdict::Ok, "{release}");
+    }
+    host.write("/proc/sys/kernel/osrelease", "7.0.3-1-default");
+    assert_eq!(host.only(Verdict::Warn).name, "isolated-cpus");
+    host.write("/sys/fs/cgroup/cpuset.cpus.isolated", "\n");
+    assert_eq!(host.all().verdict, Verdict::Ok);
+}
+
+#[test]
+fn more_cgroups_than_there_is_room_for_are_refused() {
+    let host = FakeHost::new();
+    let stat = |of_cpu| format!("nr_descendants 70000\nnr_dying_descendants 9\n{of_cpu}");
+    let write = |text: &str| host.write("/sys/fs/cgroup/cgroup.stat", text);
+    write(&stat("nr_subsys_cpu 65536\n"));
+    assert!(host.all().passed());
+    write(&stat("nr_subsys_cpu 65537\n"));
+    let check = host.only(Verdict::Fail);
+    assert!(check.name == "cgroups" && check.found.starts_with("65537 cgroups"), "{check:?}");
+    // Which of them have the controller `cpu` is not told before Linux 6.13.
+    write(&stat(""));
+    assert_eq!(host.only(Verdict::Fail).name, "cgroups");
+    host.remove("/sys/fs/cgroup/cgroup.stat");
+    assert!(host.all().passed());
+}
+
+#[test]
+fn time_promised_to_deadline_tasks_is_compared_with_what_the_kernel_wants() {
+    const LIMIT: &str = "/proc/sys/kernel/sched_rt_runtime_us";
+    let mut host = FakeHost::new();
+    // 86 % of each of 8 CPUs.
+    host.write("/proc/700/cmdline", "camera\0");
+    for tid in 701..709 {
+        host.thread(700, tid, 6);
+        host.promised.insert(tid, 0.86);
+    }
+    // Of the kernel itself.
+    host.thread(20, 20, 6);
+    host.promised.insert(20, 0.1);
+    let check = host.only(Verdict::Warn);
+    assert_eq!(check.name, "deadline-tasks");
+    assert!(check.found.starts_with("86 % of the CPUs' time is promised"), "{check:?}");
+    host.write(LIMIT, "-1\n");
+    assert!(host.found("deadline-tasks").contains("no limit"));
+
+    host.write(LIMIT, "950000\n");
+    host.promised.remove(&701);
+    assert!(host.found("deadline-tasks").starts_with("75 %"), "{}", host.all());
+    assert_eq!(host.all().verdict, Verdict::Ok);
+
+    host.write(LIMIT, "60000\n");
+    let check = host.only(Verdict::Fail);
+    assert!(check.found.contains("leaves 6 % of each CPU"), "{check:?}");
+    assert!(check.advice.unwrap().contains("sched_rt_runtime_us=950000"));
+    host.write("/proc/sys/kernel/osrelease", "6.18.2");
+    assert_eq!(host.all().verdict, Verdict::Ok, "no time is reserved for sched_ext");
+}
+
+#[test]
 fn core_scheduling_cookies_are_refused_on_a_host_with_smt_only() {
     let mut host = FakeHost::new();
     host.process(300, "cloud-hyperviso", &[300, 301, 302]);
@@ -198,10 +278,23 @@ fn a_host_that_is_too_large_is_refused() {
 #[test]
 fn what_only_guests_need_does_not_keep_the_base_from_loading() {
     let host = FakeHost::new();
-    host.write("/sys/kernel/security/lockdown", "none integrity [confidentiality]\n");
-    assert_eq!(host.only(Verdict::Fail).name, "lockdown");
+    host.remove("/sys/kernel/btf/kvm");
+    let check = host.only(Verdict::Fail);
+    assert!(check.name == "kvm" && check.advice.unwrap().contains("--no-guest-knowledge"));
     assert!(!host.loads(Purpose::Guests));
     assert!(host.loads(Purpose::BaseOnly));
+}
+
+#[test]
+fn no_scheduler_is_loaded_where_bpf_may_not_read_the_kernel() {
+    let host = FakeHost::new();
+    host.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality\n");
+    assert!(host.all().passed());
+    host.write("/sys/kernel/security/lockdown", "none integrity [confidentiality]\n");
+    let check = host.only(Verdict::Fail);
+    assert_eq!(check.name, "lockdown");
+    assert!(!check.advice.unwrap().contains("--no-guest-knowledge"));
+    assert!(!host.loads(Purpose::Guests) && !host.loads(Purpose::BaseOnly));
 }
 
 #[test]
@@ -265,6 +358,48 @@ fn a_kvm_that_is_missing_or_cannot_be_traced_is_refused() {
 }
 
 #[test]
+fn a_refusal_of_tracing_is_told_with_its_reason_and_not_blamed_on_capabilities() {
+    let host = FakeHost::new();
+    host.write("/sys/kernel/security/lsm", "lockdown,capability,selinux\n");
+    let refused = |errno| {
+        let report = holdfast_checks::all(&host.host().without_tracing(errno));
+        let [check] = report.failures().collect::<Vec<_>>()[..] else { panic!("{report}") };
+        assert_eq!(check.name, "vcpu-tracing");
+        assert_eq!(report.verdict_of("privileges"), Some(Verdict::Ok));
+        (check.found.clone(), check.advice.clone().unwrap())
+    };
+    let (found, advice) = refused(libc::EPERM);
+    assert!(found.contains("selinux") && advice.contains("containers"), "{found} {advice}");
+    // ENOTSUPP, which has no name for programs.
+    for (errno, why) in [(libc::EINVAL, "Invalid argument"), (524, "not supported")] {
+        let (found, advice) = refused(errno);
+        assert!(found.contains(why) && advice.contains("CONFIG_"), "{found} {advice}");
+        assert!(!format!("{found}{advice}").contains("capabilit"), "{found} {advice}");
+    }
+
+    // Without privileges it is not known.
+    host.write("/proc/self/status", "CapEff:\t0000000000000000\n");
+    let report = holdfast_checks::all(&host.host().without_tracing(libc::EPERM));
+    assert_eq!(report.verdict_of("vcpu-tracing"), Some(Verdict::Skip), "{report}");
+}
+
+#[test]
+fn checks_of_other_programs_count_for_what_they_are_of() {
+    let mut report = FakeHost::new().all();
+    let fail = |name| Check::fail(name, "not taken", "report it");
+    report.add(fail(OBSERVER_PROGRAMS));
+    report.add(fail(SPINS_PROGRAMS));
+    assert!(!report.passed() && report.unschedulable().next().is_none(), "{report}");
+    let blind: Vec<_> = report.blind().map(|check| check.name).collect();
+    assert_eq!(blind, [OBSERVER_PROGRAMS]);
+    report.add(fail(DISCOVERY_PROGRAMS));
+    report.add(fail(SCHEDULER_PROGRAMS));
+    let names: Vec<_> = report.unschedulable().map(|check| check.name).collect();
+    assert_eq!(names, [DISCOVERY_PROGRAMS, SCHEDULER_PROGRAMS]);
+    assert_eq!(report.blind().count(), 2);
+}
+
+#[test]
 fn what_cannot_be_looked_at_is_not_called_ok() {
     let host = FakeHost::new();
     host.remove("/sys/fs/cgroup/cgroup.controllers");
@@ -274,7 +409,7 @@ fn what_cannot_be_looked_at_is_not_called_ok() {
     let report = host.all();
     let skipped: Vec<_> = report.checks.iter().filter(|c| c.verdict == Verdict::Skip).collect();
     let names: Vec<_> = skipped.iter().map(|check| check.name).collect();
-    assert_eq!(names, ["bpf-jit", "cpu-limits", "lockdown", "vcpu-functions"], "{report}");
+    assert_eq!(names, ["bpf-jit", "lockdown", "cpu-limits", "vcpu-functions"], "{report}");
     assert_eq!(report.verdict, Verdict::Ok);
 }
 
@@ -332,12 +467,25 @@ fn no_name_hides_a_vm_or_steers_the_terminal() {
 fn pause_exits_that_are_off_are_pointed_out() {
     let host = FakeHost::new();
     host.write("/sys/module/kvm_amd/parameters/pause_filter_count", "0\n");
-    assert_eq!(host.only(Verdict::Warn).name, "pause-exits");
+    host.write("/proc/cpuinfo", "flags : svm npt pausefilter pfthreshold\n");
+    let check = host.only(Verdict::Warn);
+    assert!(check.name == "pause-exits" && check.advice.unwrap().contains("load kvm_amd anew"));
+    host.write("/proc/cpuinfo", "flags : svm npt\n");
+    assert!(host.only(Verdict::Warn).advice.unwrap().contains("this processor has no such exits"));
+}
+
+#[test]
+fn programs_that_call_the_kernel_have_to_be_machine_code() {
+    let host = FakeHost::new();
+    host.write("/proc/sys/net/core/bpf_jit_enable", "0\n");
+    assert_eq!(host.only(Verdict::Fail).name, "bpf-jit");
+    assert!(host.all().blind().any(|check| check.name == "bpf-jit"));
+    assert!(!host.loads(Purpose::BaseOnly));
 }
 
 #[test]
 fn this_machine_is_judged_without_a_panic_and_every_failure_says_what_to_do() {
     let report = before_loading(&Host::this(), Purpose::Guests);
-    assert_eq!(report.checks.len(), 17);
+    assert_eq!(report.checks.len(), 20);
     assert!(report.failures().all(|check| check.advice.is_some()), "{report}");
 }

@@ -14,12 +14,18 @@ pub(crate) const RELEASE: &str = "7.2.12+deb14-amd64";
 pub(crate) struct FakeHost {
     root: TempDir,
     pub(crate) cookies: BTreeMap<u32, Result<u64, i32>>,
+    /// Parts of a CPU that threads of SCHED_DEADLINE are promised.
+    pub(crate) promised: BTreeMap<u32, f64>,
 }
 
 impl FakeHost {
     /// A host of 8 CPUs with SMT and KVM, without VMs, that passes every check.
     pub(crate) fn new() -> Self {
-        let host = Self { root: tempfile::tempdir().unwrap(), cookies: BTreeMap::new() };
+        let host = Self {
+            root: tempfile::tempdir().unwrap(),
+            cookies: BTreeMap::new(),
+            promised: BTreeMap::new(),
+        };
         host.write("/proc/sys/kernel/osrelease", RELEASE);
         host.write("/proc/sys/kernel/ftrace_enabled", "1\n");
         host.write("/proc/sys/net/core/bpf_jit_enable", "1\n");
@@ -34,6 +40,10 @@ impl FakeHost {
             "\0kvm_arch_vcpu_load\0kvm_arch_vcpu_destroy\0kvm_arch_destroy_vm\0",
         );
         host.write("/sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory\n");
+        host.write("/sys/fs/cgroup/cgroup.stat", "nr_descendants 80\nnr_subsys_cpu 60\n");
+        host.write("/sys/devices/system/cpu/isolated", "\n");
+        host.write("/proc/sys/kernel/sched_rt_runtime_us", "950000\n");
+        host.write("/proc/sys/kernel/sched_rt_period_us", "1000000\n");
         host.write("/sys/kernel/security/lockdown", "[none] integrity confidentiality\n");
         host.write(
             "/sys/kernel/tracing/available_filter_functions",
@@ -101,7 +111,7 @@ impl FakeHost {
     }
 
     pub(crate) fn host(&self) -> Host {
-        Host::at(self.root(), self.cookies.clone())
+        Host::at(self.root(), self.cookies.clone()).with_promises(self.promised.clone())
     }
 
     pub(crate) fn all(&self) -> Report {
@@ -110,6 +120,13 @@ impl FakeHost {
 
     pub(crate) fn scheduler(&self) -> Option<String> {
         holdfast_checks::loaded_scheduler(&self.host())
+    }
+
+    /// What one check found.
+    pub(crate) fn found(&self, name: &str) -> String {
+        let report = self.all();
+        let check = report.checks.iter().find(|check| check.name == name);
+        check.unwrap_or_else(|| panic!("no {name}: {report}")).found.clone()
     }
 
     /// The only check that found something to do, with its verdict as expected.
