@@ -3,6 +3,7 @@
 
 mod bpf_intf;
 mod bpf_skel;
+mod kernel_log;
 mod monitor;
 mod opts;
 mod preflight;
@@ -15,15 +16,15 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
 use std::io::Write;
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use crossbeam::channel::{Receiver, Sender, bounded, select};
-use holdfast_bpf::Discovery;
+use holdfast_bpf::{Discovery, with_last_words};
 use holdfast_checks::{Host, MAX_CPUS, MAX_LLCS, Purpose};
 use libbpf_rs::{MapCore, MapFlags, OpenObject, PrintLevel, set_print};
 use log::{debug, info, warn};
@@ -34,6 +35,7 @@ use scx_utils::{
 };
 
 use crate::bpf_skel::{BpfSkel, BpfSkelBuilder};
+use crate::kernel_log::KernelLog;
 use crate::opts::Opts;
 use crate::preflight::Refusal;
 use crate::stats::{Decisions, Metrics, Totals, VmNames};
@@ -48,6 +50,9 @@ const EXIT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const TOPOLOGY_LIMIT: Duration = Duration::from_secs(2);
 const TOPOLOGY_RETRY: Duration = Duration::from_millis(100);
 
+const NO_VCPUS: &str =
+    "cannot find vCPUs (holdfast doctor may know why; --no-guest-knowledge goes without)";
+
 /// Exit code if nothing was loaded, because this host cannot do it or it would be dangerous.
 const REFUSED: u8 = 77;
 
@@ -61,6 +66,8 @@ struct Scheduler<'a> {
     discovery: Option<Discovery<'a>>,
     vm_names: VmNames,
     stats_server: StatsServer<(), Totals>,
+    /// From when it was to be enabled.
+    kernel_log: KernelLog,
 }
 
 impl<'a> Scheduler<'a> {
@@ -71,105 +78,29 @@ impl<'a> Scheduler<'a> {
         discovery_object: &'a mut MaybeUninit<OpenObject>,
         shutdown: &AtomicBool,
     ) -> Result<Option<Self>> {
-        let params = opts.params();
-        let purpose = if opts.no_guest_knowledge { Purpose::BaseOnly } else { Purpose::Guests };
-        preflight::check(&Host::this(), purpose)?;
+        preflight::check(&Host::this(), purpose(opts))?;
         info!("{SCHEDULER_NAME} {}", build_id::full_version(env!("CARGO_PKG_VERSION")));
 
         let discovery = if opts.no_guest_knowledge {
             None
         } else {
-            Some(Discovery::attach(discovery_object, &opts.btf).context(
-                "cannot find vCPUs (holdfast doctor may know why; \
-                         --no-guest-knowledge goes without)",
-            )?)
+            Some(
+                overhear(opts, || Discovery::attach(discovery_object, &opts.btf))
+                    .context(NO_VCPUS)?,
+            )
         };
-
-        let skel_builder = BpfSkelBuilder::default();
-        let open_opts = opts.libbpf.clone().into_bpf_open_opts();
-        let mut skel = scx_ops_open!(skel_builder, scheduler_object, holdfast_ops, open_opts)?;
-        // Only now: the kernel tells of CPUs that come or go after the object was opened.
-        let topo = read_topology()?;
-
-        let bss = skel.maps.bss_data.as_mut().context("the BPF object has no variables")?;
-        bss.params = bpf_skel::types::hf_params {
-            slice_ns: params.slice_ns,
-            grace_max_ns: params.grace_max_ns,
-            grace_step_ns: params.grace_step_ns,
-            grace_bank_max_ns: params.grace_bank_max_ns,
-            grace_share_permille: params.grace_share_permille,
-            resume_boost_permille: params.resume_boost_permille,
-            spin_ns: params.spin_ns,
-            look_ns: params.look_ns,
-            wakeup_margin_permille: params.wakeup_margin_permille,
-            sibling_margin_permille: params.sibling_margin_permille,
-        };
-        let rodata = skel.maps.rodata_data.as_mut().context("the BPF object has no constants")?;
-        rodata.guest_knowledge = !opts.no_guest_knowledge;
-        rodata.grace_enabled = !opts.no_grace && !opts.no_guest_knowledge;
-        rodata.resume_first_enabled = !opts.no_resume_first && !opts.no_guest_knowledge;
-        rodata.directed_yield_enabled = !opts.no_directed_yield;
-        rodata.waiters_enabled = !opts.no_waiters && !opts.no_guest_knowledge;
-
-        ensure!(
-            *NR_CPU_IDS <= rodata.cpu_llc.len(),
-            "this host has {} CPU ids, more than the {} that {SCHEDULER_NAME} can handle",
-            *NR_CPU_IDS,
-            rodata.cpu_llc.len()
-        );
-        rodata.nr_cpu_ids = *NR_CPU_IDS as u32;
-        let llcs: Vec<usize> = topo.all_llcs.keys().copied().collect();
-        ensure!(
-            llcs.len() <= bpf_intf::HF_MAX_LLCS as usize,
-            "this host has {} last level caches, more than the {} that {SCHEDULER_NAME} can handle",
-            llcs.len(),
-            bpf_intf::HF_MAX_LLCS
-        );
-        rodata.nr_llcs = llcs.len().max(1) as u32;
-        for (id, cpu) in &topo.all_cpus {
-            if let Some(index) = llcs.iter().position(|llc| *llc == cpu.llc_id) {
-                rodata.cpu_llc[*id] = index as u32;
-                rodata.llc_node[index] = cpu.node_id as i32;
-            }
-        }
-        for llc in topo.all_llcs.values() {
-            set_ring(&mut rodata.llc_ring, llc.all_cpus.keys().copied());
-        }
-        for core in topo.all_cores.values() {
-            set_ring(&mut rodata.core_ring, core.cpus.keys().copied());
-        }
-
-        if let Some(discovery) = &discovery {
-            skel.maps.vcpus.reuse_fd(discovery.vcpus()).context("cannot share the vCPU map")?;
-        }
-        skel.struct_ops.holdfast_ops_mut().exit_dump_len = opts.exit_dump_len;
-        // Without the second, a task that ends goes round every queue, and its memory may take seconds to free. Without
-        // the third, one that is alone on its CPU could not leave it for another core. Without the fourth, one that may not
-        // migrate for now has a turn of the kernel's, of 20 ms, before everybody else. The last: the kernel still knows
-        // which CPUs idle.
-        skel.struct_ops.holdfast_ops_mut().flags = *compat::SCX_OPS_ALLOW_QUEUED_WAKEUP
-            | *compat::SCX_OPS_ENQ_EXITING
-            | *compat::SCX_OPS_ENQ_LAST
-            | *compat::SCX_OPS_ENQ_MIGRATION_DISABLED
-            | *compat::SCX_OPS_KEEP_BUILTIN_IDLE;
-        // On its way out of the kernel, which since Linux 7.0 lets no real-time task starve the others of a CPU.
-        if !compat::struct_has_field("sched_ext_ops", "cpu_release")? {
-            skel.struct_ops.holdfast_ops_mut().cpu_release = std::ptr::null_mut();
-        }
-        // Before, groups have the `cpu.idle` that they had when the scheduler was loaded.
-        if !compat::struct_has_field("sched_ext_ops", "cgroup_set_idle")? {
-            skel.struct_ops.holdfast_ops_mut().cgroup_set_idle = std::ptr::null_mut();
-        }
-
-        let mut skel = scx_ops_load!(skel, holdfast_ops, uei)?;
+        let vcpus = discovery.as_ref().map(Discovery::vcpus);
+        let mut skel = overhear(opts, || load(opts, scheduler_object, vcpus))?;
         if shutdown.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let struct_ops = Some(scx_ops_attach!(skel, holdfast_ops)?);
+        let kernel_log = KernelLog::open();
+        let attached = scx_ops_attach!(skel, holdfast_ops);
+        let struct_ops = Some(attached.map_err(|error| kernel_log.quote(error))?);
         let stats_server = StatsServer::new(stats::server_data()).launch()?;
 
         let vm_names = VmNames::default();
-        Ok(Some(Self { skel, struct_ops, discovery, vm_names, stats_server }))
+        Ok(Some(Self { skel, struct_ops, discovery, vm_names, stats_server, kernel_log }))
     }
 
     /// Sum over CPUs of one of the counters of `bpf/intf.h`.
@@ -306,6 +237,131 @@ impl<'a> Scheduler<'a> {
     }
 }
 
+/// What it is to be loaded for.
+fn purpose(opts: &Opts) -> Purpose {
+    if opts.no_guest_knowledge { Purpose::BaseOnly } else { Purpose::Guests }
+}
+
+/// Has the kernel take the scheduler, which is not enabled by that. Without the map of vCPU threads
+/// it finds none.
+fn load<'a>(
+    opts: &Opts,
+    object: &'a mut MaybeUninit<OpenObject>,
+    vcpus: Option<BorrowedFd<'_>>,
+) -> Result<BpfSkel<'a>> {
+    let params = opts.params();
+    let skel_builder = BpfSkelBuilder::default();
+    let open_opts = opts.libbpf.clone().into_bpf_open_opts();
+    let mut skel = scx_ops_open!(skel_builder, object, holdfast_ops, open_opts)?;
+    // Only now: the kernel tells of CPUs that come or go after the object was opened.
+    let topo = read_topology()?;
+
+    let bss = skel.maps.bss_data.as_mut().context("the BPF object has no variables")?;
+    bss.params = bpf_skel::types::hf_params {
+        slice_ns: params.slice_ns,
+        grace_max_ns: params.grace_max_ns,
+        grace_step_ns: params.grace_step_ns,
+        grace_bank_max_ns: params.grace_bank_max_ns,
+        grace_share_permille: params.grace_share_permille,
+        resume_boost_permille: params.resume_boost_permille,
+        spin_ns: params.spin_ns,
+        look_ns: params.look_ns,
+        wakeup_margin_permille: params.wakeup_margin_permille,
+        sibling_margin_permille: params.sibling_margin_permille,
+    };
+    let rodata = skel.maps.rodata_data.as_mut().context("the BPF object has no constants")?;
+    rodata.guest_knowledge = !opts.no_guest_knowledge;
+    rodata.grace_enabled = !opts.no_grace && !opts.no_guest_knowledge;
+    rodata.resume_first_enabled = !opts.no_resume_first && !opts.no_guest_knowledge;
+    rodata.directed_yield_enabled = !opts.no_directed_yield;
+    rodata.waiters_enabled = !opts.no_waiters && !opts.no_guest_knowledge;
+
+    ensure!(
+        *NR_CPU_IDS <= rodata.cpu_llc.len(),
+        "this host has {} CPU ids, more than the {} that {SCHEDULER_NAME} can handle",
+        *NR_CPU_IDS,
+        rodata.cpu_llc.len()
+    );
+    rodata.nr_cpu_ids = *NR_CPU_IDS as u32;
+    let llcs: Vec<usize> = topo.all_llcs.keys().copied().collect();
+    ensure!(
+        llcs.len() <= bpf_intf::HF_MAX_LLCS as usize,
+        "this host has {} last level caches, more than the {} that {SCHEDULER_NAME} can handle",
+        llcs.len(),
+        bpf_intf::HF_MAX_LLCS
+    );
+    rodata.nr_llcs = llcs.len().max(1) as u32;
+    for (id, cpu) in &topo.all_cpus {
+        if let Some(index) = llcs.iter().position(|llc| *llc == cpu.llc_id) {
+            rodata.cpu_llc[*id] = index as u32;
+            rodata.llc_node[index] = cpu.node_id as i32;
+        }
+    }
+    for llc in topo.all_llcs.values() {
+        set_ring(&mut rodata.llc_ring, llc.all_cpus.keys().copied());
+    }
+    for core in topo.all_cores.values() {
+        set_ring(&mut rodata.core_ring, core.cpus.keys().copied());
+    }
+
+    if let Some(vcpus) = vcpus {
+        skel.maps.vcpus.reuse_fd(vcpus).context("cannot share the vCPU map")?;
+    }
+    skel.struct_ops.holdfast_ops_mut().exit_dump_len = opts.exit_dump_len;
+    // Without the second, a task that ends goes round every queue, and its memory may take seconds
+    // to free. Without the third, one that is alone on its CPU could not leave it for another core.
+    // Without the fourth, one that may not migrate for now has a turn of the kernel's, of 20 ms,
+    // before everybody else. The last: the kernel still knows which CPUs idle.
+    skel.struct_ops.holdfast_ops_mut().flags = *compat::SCX_OPS_ALLOW_QUEUED_WAKEUP
+        | *compat::SCX_OPS_ENQ_EXITING
+        | *compat::SCX_OPS_ENQ_LAST
+        | *compat::SCX_OPS_ENQ_MIGRATION_DISABLED
+        | *compat::SCX_OPS_KEEP_BUILTIN_IDLE;
+    // On its way out of the kernel, which since Linux 7.0 lets no real-time task starve the others
+    // of a CPU.
+    if !compat::struct_has_field("sched_ext_ops", "cpu_release")? {
+        skel.struct_ops.holdfast_ops_mut().cpu_release = std::ptr::null_mut();
+    }
+    // Before, groups have the `cpu.idle` that they had when the scheduler was loaded.
+    if !compat::struct_has_field("sched_ext_ops", "cgroup_set_idle")? {
+        skel.struct_ops.holdfast_ops_mut().cgroup_set_idle = std::ptr::null_mut();
+    }
+
+    scx_ops_load!(skel, holdfast_ops, uei)
+}
+
+/// Does something that libbpf may have to say more of. With `--verbose` everything it says is
+/// logged.
+fn overhear<T, E: Into<anyhow::Error>>(
+    opts: &Opts,
+    work: impl FnOnce() -> Result<T, E>,
+) -> Result<T> {
+    let (done, words) = if opts.verbose { (work(), String::new()) } else { with_last_words(work) };
+    done.map_err(|error| {
+        let error = error.into();
+        if words.is_empty() {
+            error
+        } else {
+            anyhow!("{}. libbpf: {words}", preflight::chain(&error))
+        }
+    })
+}
+
+/// Checks whether it could be loaded, and leaves everything as it was.
+fn check(opts: &Opts) -> Result<()> {
+    preflight::check(&Host::this(), purpose(opts))?;
+    if !opts.no_guest_knowledge {
+        overhear(opts, Discovery::try_load).context(NO_VCPUS)?;
+    }
+    let mut object = MaybeUninit::uninit();
+    overhear(opts, || load(opts, &mut object, None).map(drop))?;
+    writeln!(
+        std::io::stdout(),
+        "{SCHEDULER_NAME} can run here: every check passes, and the kernel takes its programs"
+    )?;
+    Ok(())
+}
+
 /// Counts requests for statistics, and wakes who answers them: a channel cannot be slept on together
 /// with file descriptors.
 fn count_requests(
@@ -423,6 +479,9 @@ fn run(opts: &Opts) -> Result<()> {
         ctrlc::set_handler(|| std::process::exit(0)).context(NO_HANDLER)?;
         return monitor::watch(interval);
     }
+    if opts.check {
+        return check(opts).map_err(preflight::explain);
+    }
     let shutdown = Arc::new(AtomicBool::new(false));
     let waker = Arc::new(Waker::new().context("cannot make an eventfd")?);
     let on_signal = (Arc::clone(&shutdown), Arc::clone(&waker));
@@ -447,10 +506,16 @@ fn run(opts: &Opts) -> Result<()> {
         let loaded = Scheduler::init(opts, scheduler, discovery, &shutdown);
         let Some(mut scheduler) = loaded.map_err(preflight::explain)? else { break };
         // The kernel may have taken one that it then could not enable, and whose end it has told of already.
-        if !uei_exited!(&scheduler.skel, uei) {
+        let is_enabled = !uei_exited!(&scheduler.skel, uei);
+        if is_enabled {
             ready::notify();
         }
-        if !scheduler.run(&shutdown, &waker)?.should_restart() {
+        let ended = scheduler.run(&shutdown, &waker);
+        let ended = ended.map_err(|error| match is_enabled {
+            true => error,
+            false => scheduler.kernel_log.quote(error),
+        });
+        if !ended?.should_restart() {
             break;
         }
         info!("CPUs came or went: starting again");

@@ -16,8 +16,9 @@ use scx_utils::libbpf_clap_opts::LibbpfOpts;
 /// doing, and lets a vCPU that holds a lock finish before it is preempted. Guests need no change
 /// and no agent. Ctrl-C unloads it; the host goes back to its own scheduler.
 ///
-/// Exit codes: 0 ended as asked (by SysRq-S, too), 1 failed, or ended by the kernel, 2 wrong usage, 77 refused: nothing
-/// was loaded. `holdfast doctor` shows what is checked before.
+/// Exit codes: 0 ended as asked (by SysRq-S, too), 1 failed, or ended by the kernel, 2 wrong usage,
+/// 77 refused by this host, or for want of privileges: nothing was loaded. `holdfast doctor` shows
+/// what is checked before.
 #[derive(Debug, Parser)]
 pub(crate) struct Opts {
     /// Time a task may run while others wait, in us: 100 to 20000. The kernel ends a scheduler under which a task waits
@@ -109,6 +110,11 @@ pub(crate) struct Opts {
     #[clap(long, default_value = "0")]
     #[clap(value_parser = value_parser!(u32).range(0..=16 << 20))]
     pub(crate) exit_dump_len: u32,
+
+    /// Only check: make the checks, give the kernel every BPF program to see whether it takes it,
+    /// and drop them. No scheduler is started. Exits with 0 if one could be, else with 77 or 1.
+    #[clap(long, conflicts_with_all = ["stats", "monitor"])]
+    pub(crate) check: bool,
 
     /// Report statistics every so many seconds.
     #[clap(long, value_name = "SECONDS", value_parser = parse_interval, conflicts_with = "monitor")]

@@ -48,17 +48,28 @@ const RUNNING: &str = "another sched_ext scheduler is already running";
 /// libbpf-rs has no other access to it, and its kind of error for EPERM is that of EACCES, too, which is
 /// what the verifier rejects programs with.
 pub(crate) fn explain(error: anyhow::Error) -> anyhow::Error {
+    if error.is::<Refusal>() {
+        return error;
+    }
     let text = chain(&error);
     if text.contains("(os error 1)") {
         return Refusal(format!(
-            "not loaded: {text}. To do: run it as root on the host itself; in a container or under a \
-             seccomp filter or security module that forbids bpf(2), root is not enough."
+            "not loaded: {text}. To do: run it on the host itself, outside of containers: a \
+             filter of system calls or a security module forbids what its capabilities allow."
         ))
         .into();
     }
     if text.contains("(os error 16)") && text.contains(ATTACHING) || text.contains(RUNNING) {
         return Refusal(format!(
             "not loaded: {text}. To do: another sched_ext scheduler has come in between; end it first."
+        ))
+        .into();
+    }
+    // Checks look for what it says so of; where they cannot know, it does.
+    if text.contains("sched_ext: Not compatible with") {
+        return Refusal(format!(
+            "not loaded: {text}. To do: boot without isolcpus=, and have no cpuset.cpus.partition \
+             that is isolated."
         ))
         .into();
     }
@@ -102,6 +113,20 @@ mod tests {
             let error = explain(error.unwrap_err());
             assert_eq!(error.is::<Refusal>(), is_refusal, "{error:#}");
         }
+    }
+
+    #[test]
+    fn a_refusal_is_explained_once() {
+        let refusal = || Refusal("not loaded: the kernel refuses fentry: (os error 1)".into());
+        assert_eq!(explain(refusal().into()).to_string(), refusal().to_string());
+    }
+
+    #[test]
+    fn cpus_that_only_the_kernel_knows_to_be_isolated_are_a_refusal() {
+        let said = "Failed to attach struct_ops: Invalid argument (os error 22); the kernel's log: \
+                    sched_ext: Not compatible with \"isolcpus=\" domain isolation";
+        let error = explain(anyhow!(said));
+        assert!(error.is::<Refusal>() && error.to_string().contains(said), "{error:#}");
     }
 
     #[test]

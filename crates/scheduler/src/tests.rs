@@ -4,14 +4,17 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::mem::MaybeUninit;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use holdfast_checks::REQUIRED_KFUNCS;
+use holdfast_checks::{MAX_CGROUPS, REQUIRED_KFUNCS};
 use holdfast_policy::Target;
+use libbpf_rs::skel::SkelBuilder;
 use object::{Object, ObjectSymbol};
 
 use crate::bpf_intf::{hf_stat_HF_NR_STATS as NR_STATS, hf_stat_HF_STAT_LOOKED as LOOKED};
+use crate::bpf_skel::BpfSkelBuilder;
 use crate::opts::Opts;
 use crate::stats::Metrics;
 
@@ -29,6 +32,14 @@ fn functions_checked_for_are_those_the_bpf_part_cannot_do_without() {
         .collect();
     let checked: BTreeSet<_> = REQUIRED_KFUNCS.into_iter().collect();
     assert_eq!(needed, checked, "put what is needed into REQUIRED_KFUNCS of holdfast-checks");
+}
+
+/// Opening an object needs nothing of the kernel.
+#[test]
+fn as_many_cgroups_are_checked_for_as_the_bpf_part_has_room_for() {
+    let mut object = MaybeUninit::uninit();
+    let opened = BpfSkelBuilder::default().open(&mut object).unwrap();
+    assert_eq!(u64::from(opened.maps.groups.max_entries()), MAX_CGROUPS);
 }
 
 #[test]
