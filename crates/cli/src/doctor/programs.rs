@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Whether the kernel takes our BPF programs, which only it can tell.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use holdfast_checks::{
+    Check, DISCOVERY_PROGRAMS, OBSERVER_PROGRAMS, Report, SCHEDULER_PROGRAMS, SPINS_PROGRAMS,
+    Verdict,
+};
+use holdfast_observer::{Observer, ObserverError, Spins, with_last_words};
+
+const SCHEDULER: &str = "scx_holdfast";
+/// Lines that a program which failed had to say last, and characters of each.
+const LINES: usize = 4;
+const LINE_LEN: usize = 600;
+
+/// Tries them, each if what it needs for that has passed.
+pub(super) fn try_all(report: &mut Report) {
+    const BPF: [&str; 2] = ["privileges", "kernel-btf"];
+    const KVM: [&str; 7] =
+        ["privileges", "kernel-btf", "bpf-jit", "lockdown", "kvm", "vcpu-tracing", "pid-namespace"];
+    type Load = fn() -> Result<(), ObserverError>;
+    let ours: [(&'static str, &[&str], Load); 3] = [
+        (DISCOVERY_PROGRAMS, &KVM, holdfast_observer::try_discovery),
+        (OBSERVER_PROGRAMS, &KVM, Observer::try_load),
+        (SPINS_PROGRAMS, &BPF, Spins::try_load),
+    ];
+    for (name, needed, load) in ours {
+        let failed = needed.iter().find(|of| report.verdict_of(of) == Some(Verdict::Fail));
+        report.add(match failed {
+            Some(failed) => not_tried(name, failed),
+            None => outcome(name, with_last_words(load)),
+        });
+    }
+    let failed = report.unschedulable().next().map(|check| check.name);
+    report.add(match failed {
+        Some(failed) => not_tried(SCHEDULER_PROGRAMS, failed),
+        None => scheduler(find(SCHEDULER)),
+    });
+}
+
+fn not_tried(name: &'static str, failed: &str) -> Check {
+    Check::skip(name, format!("not tried: `{failed}` has to pass first"))
+}
+
+fn outcome(name: &'static str, (loaded, words): (Result<(), ObserverError>, String)) -> Check {
+    let error = match loaded {
+        Ok(()) => return Check::ok(name, "the kernel takes them"),
+        Err(error @ ObserverError::NoContentionTracepoints) => {
+            return Check::skip(name, error.to_string());
+        }
+        Err(error) => error,
+    };
+    let error = anyhow::Error::from(error);
+    let why = error.root_cause();
+    let words = if words.is_empty() { words } else { format!(". libbpf: {words}") };
+    let found = format!("the kernel does not take them: {why}{words}");
+    Check::fail(
+        name,
+        found,
+        "run another kernel, of those that the README names, or report it with what \
+         `LIBBPF_LOG_LEVEL=debug holdfast vms` (or `spins 1 1`) prints",
+    )
+}
+
+/// The scheduler is linked with what must not be linked into this program: it tries by itself.
+fn scheduler(program: Option<PathBuf>) -> Check {
+    const NAME: &str = SCHEDULER_PROGRAMS;
+    let Some(program) = program else {
+        return Check::skip(
+            NAME,
+            format!("not tried: {SCHEDULER} is neither beside this program nor in PATH"),
+        );
+    };
+    let output = Command::new(&program).arg("--check").stdin(Stdio::null()).output();
+    let (said, advice) = match output {
+        Ok(output) if output.status.success() => {
+            return Check::ok(NAME, format!("the kernel takes those of {}", program.display()));
+        }
+        Ok(output) if output.status.code() == Some(2) => (
+            last_lines(&output.stderr),
+            "install holdfast and scx_holdfast of the same version".to_owned(),
+        ),
+        Ok(output) => (
+            last_lines(&output.stderr),
+            format!(
+                "do what it says, or report it with what `{} --check --verbose` prints",
+                program.display()
+            ),
+        ),
+        Err(error) => (format!("cannot be started: {error}"), "install it anew".to_owned()),
+    };
+    Check::fail(NAME, format!("{} --check: {said}", program.display()), advice)
+}
+
+fn last_lines(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let mut lines: Vec<String> =
+        text.lines().rev().take(LINES).map(|line| line.chars().take(LINE_LEN).collect()).collect();
+    lines.reverse();
+    lines.join(" ")
+}
+
+/// A program beside this one, as both are installed together, or in PATH.
+fn find(name: &str) -> Option<PathBuf> {
+    let own = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.to_owned()));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let directories = own.into_iter().chain(std::env::split_paths(&path));
+    directories.map(|directory| directory.join(name)).find(|program| is_executable(program))
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
