@@ -25,7 +25,7 @@ use clap::{Parser, Subcommand};
 use holdfast_checks::steers;
 use holdfast_observer::ObserverError;
 
-/// Exit code: this machine cannot do it.
+/// Exit code: this machine, or what this process may do, does not allow it.
 const SKIPPED: u8 = ObserverError::UNSUPPORTED;
 /// Exit code: any machine would refuse it. The same as clap's.
 const WRONG_USAGE: u8 = 2;
@@ -42,9 +42,9 @@ fn wrong_usage(error: impl Into<anyhow::Error>) -> anyhow::Error {
 
 /// Finds, measures and removes lock-holder preemption on KVM hosts, for unmodified guests.
 ///
-/// Exit codes: 0 done, 1 failed, 2 wrong usage, 77 skipped because this machine cannot do it. Wrong
-/// usage is an option, value, experiment or case that does not exist or cannot be. A file that
-/// cannot be read is a failure.
+/// Exit codes: 0 done, 1 failed, 2 wrong usage, 77 skipped because this machine, or what this
+/// process may do, does not allow it. Wrong usage is an option, value, experiment or case that does
+/// not exist or cannot be. A file that cannot be read is a failure.
 #[derive(Debug, Parser)]
 #[command(version, propagate_version = true, max_term_width = 100)]
 struct Cli {
@@ -125,7 +125,8 @@ fn output_file(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Exit code of what the observer did; 77 where this machine cannot do it, 2 where none could.
+/// Exit code of what the observer did; 77 where this machine, or what this process may do,
+/// does not allow it, 2 where no machine would.
 fn outcome(result: Result<(), ObserverError>) -> anyhow::Result<ExitCode> {
     match result {
         Ok(()) => Ok(ExitCode::SUCCESS),

@@ -122,13 +122,14 @@ impl ObserverError {
         matches!(self, Self::SameFile { .. })
     }
 
-    /// Is it this machine that cannot do it, so that nothing went wrong?
+    /// Does this machine, or what this process may do, not allow it, so that nothing went wrong?
     pub fn is_unsupported(&self) -> bool {
         match self {
             Self::NoBtf(_)
             | Self::NoKvm
             | Self::NoKvmBtf(_)
             | Self::NoContentionTracepoints
+            | Self::NotPermitted { .. }
             | Self::PidNamespace(_)
             | Self::CollectorUnsupported(_) => true,
             // That the process has the capabilities is looked at before.
@@ -149,6 +150,8 @@ mod tests {
             ObserverError::from(DiscoveryError::Bpf { action: "load", hint: "", source })
         };
         assert!(loading(libc::EPERM).is_unsupported());
+        let missing = ObserverError::NotPermitted { missing: "CAP_BPF", needed: "CAP_BPF" };
+        assert!(missing.is_unsupported());
         assert!(!loading(libc::EINVAL).is_unsupported());
     }
 }
