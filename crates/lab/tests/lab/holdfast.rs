@@ -157,7 +157,15 @@ fn newest_kernel() {
     let spec = MachineSpec { host_kernel: kernel, guest_kernels: vec![kernel], ..spec() };
     let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
     load_kvm(&machine);
-    run(&machine, &["holdfast", "doctor"]);
+    let said = run(&machine, &["holdfast", "doctor"]);
+    println!("{said}");
+    for name in ["discovery", "observer", "spins", "scheduler"] {
+        let line = format!("ok    {name}-programs ");
+        assert!(said.lines().any(|said| said.starts_with(&line)), "{name}: {said}");
+    }
+    for conclusion in ["nothing it needs is missing.", "scx_holdfast can run here."] {
+        assert!(said.contains(conclusion), "{conclusion}: {said}");
+    }
     start_observer(&machine);
     start_scheduler(&machine, &[]);
     machine.start_guest(&GuestSpec { kernel, ..GuestSpec::new("vm0") }).unwrap();

@@ -8,10 +8,11 @@ use holdfast_agent::protocol::{CpuTimes, Reply, Request};
 use holdfast_lab::machine::{GuestSpec, Machine, MachineSpec, PV_FEATURES};
 use holdfast_lab::progress::Progress;
 use holdfast_lab::scheduler::Counted;
+use serde_json::Value;
 
 use crate::emulated::{
     assert_schedules, counted, counting_spec, end, end_scheduler, eventually, is_in_state,
-    load_kvm, on_an_emulated_host, pass, pin, read, shell, start_scheduler, wait,
+    load_kvm, on_an_emulated_host, pass, pin, read, shell, spec, start_scheduler, wait,
 };
 
 const BTF: &str = "/sys/kernel/btf";
@@ -52,6 +53,47 @@ fn refuses(machine: &Machine, words: &[&str]) {
     for word in words {
         assert!(ended.stderr_tail.contains(word), "no `{word}`: {ended:?}");
     }
+}
+
+#[test]
+fn cpus_isolated_at_boot_are_told_of_by_the_checks_or_by_the_kernel() {
+    on_an_emulated_host(isolated_at_boot);
+}
+
+fn isolated_at_boot() {
+    const ISOLATED: &str = "/sys/devices/system/cpu/isolated";
+    const CHECK: &str = "isolated-cpus";
+    let spec = MachineSpec { cmdline: "isolcpus=1".into(), ..spec() };
+    let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
+    load_kvm(&machine);
+    refuses(&machine, &["isolcpus= (CPUs 1)", "To do: boot without isolcpus="]);
+
+    let doctor = [&machine.dist_path("holdfast"), "doctor", "--json"];
+    machine.request(Request::spawn("doctor", doctor)).unwrap();
+    let ended = wait(&machine, "doctor", Duration::from_secs(240));
+    assert_eq!(ended.status.code, Some(1), "{ended:?}");
+    let report: Value = serde_json::from_str(&ended.stdout_tail).unwrap();
+    let checks = report["checks"].as_array().unwrap();
+    let not_ok =
+        checks.iter().filter(|check| !["ok", "warn"].contains(&check["verdict"].as_str().unwrap()));
+    let not_ok: Vec<_> = not_ok.map(|check| (&check["name"], &check["verdict"])).collect();
+    println!("{not_ok:?}");
+    assert!(not_ok.contains(&(&CHECK.into(), &"fail".into())), "{report}");
+    assert!(not_ok.contains(&(&"scheduler-programs".into(), &"skip".into())), "{report}");
+    assert_eq!(not_ok.iter().filter(|(_, verdict)| *verdict == "fail").count(), 1, "{report}");
+
+    // Where the check sees nothing the kernel refuses it by itself, and its own words are told.
+    shell(&machine, &format!("busybox mount --bind /dev/null {ISOLATED}"));
+    refuses(
+        &machine,
+        &[
+            "Failed to attach",
+            "sched_ext: Not compatible with \"isolcpus=\"",
+            "To do: boot without",
+        ],
+    );
+    assert!(is_in_state(&machine, "disabled"));
+    machine.shut_down().unwrap();
 }
 
 fn without_btf(machine: &Machine) {
