@@ -7,10 +7,11 @@ use crate::experiment::{Contender, Expectation, Experiment, Figure};
 use crate::metric::Metric;
 use crate::result::{
     Comparison, GraceNeed, Provenance, RunResult, SCHEMA, SchedulerCounter, Summary, Verdict,
+    is_within,
 };
 use crate::sample::Sample;
 use crate::scheduler;
-use crate::stats::{self, Estimate, Round, Settings};
+use crate::stats::{self, Estimate, MIN_ROUNDS, Round, Settings};
 
 /// Puts a result together.
 pub fn conclude(
@@ -240,36 +241,64 @@ pub(crate) fn over(
     (stats::compare(&rounds, settings), rounds.len() as u32)
 }
 
+/// What an expectation is about: a figure, and the interval that is judged in its place, if any.
+struct Judged {
+    figure: Option<f64>,
+    interval: Option<(f64, Option<f64>)>,
+}
+
+impl From<Option<f64>> for Judged {
+    fn from(figure: Option<f64>) -> Judged {
+        Judged { figure, interval: None }
+    }
+}
+
 fn judge(result: &RunResult, experiment: &Experiment, e: &Expectation) -> Verdict {
     let opponent = e.over.as_deref().unwrap_or(&experiment.baseline().name);
     let over_case = e.over_case.as_deref().unwrap_or(&e.case);
+    let settings = &result.provenance.statistics;
+    let series = |case: &str, contender: &str| {
+        series(&result.samples, Key { experiment, case, metric: e.metric }, contender)
+    };
     let comparison = || {
         if over_case == e.case {
             let (name, case) = (&experiment.name, &e.case);
             let c = result.comparison_over(name, case, &e.contender, opponent, e.metric)?;
-            return Some(Estimate { ratio: c.ratio, low: c.low, high: c.high, p: c.p });
+            return Some(c.estimate(settings));
         }
-        let of = |case, contender| {
-            series(&result.samples, Key { experiment, case, metric: e.metric }, contender)
-        };
-        let settings = &result.provenance.statistics;
-        over(&of(&e.case, &e.contender), &of(over_case, opponent), settings).0
+        over(&series(&e.case, &e.contender), &series(over_case, opponent), settings).0
     };
     let summary =
         |case: &str, contender: &str| result.summary(&experiment.name, case, contender, e.metric);
     let sd = |case: &str, contender: &str| summary(case, contender).and_then(|s| s.sd);
-    let measured = match e.of {
-        Figure::Ratio => comparison().map(|c| c.ratio),
-        Figure::Low => comparison().map(|c| c.low),
-        Figure::High => comparison().and_then(|c| c.high),
-        Figure::Mean => summary(&e.case, &e.contender).map(|s| s.mean),
-        Figure::Sd => sd(&e.case, &e.contender),
+    let judged: Judged = match e.of {
+        Figure::Ratio => match comparison() {
+            Some(c) => {
+                let interval = (c.rounds >= MIN_ROUNDS).then_some((c.low, c.high));
+                Judged { figure: Some(c.ratio), interval }
+            }
+            None => None.into(),
+        },
+        Figure::Mean => {
+            let values: Vec<f64> = series(&e.case, &e.contender).into_values().collect();
+            let interval = stats::mean_interval(&values, settings.confidence);
+            let interval = interval.filter(|_| values.len() >= MIN_ROUNDS as usize);
+            let interval = interval.map(|(low, high)| (low, Some(high)));
+            Judged { figure: stats::mean(&values), interval }
+        }
+        Figure::Low => comparison().map(|c| c.low).into(),
+        Figure::High => comparison().and_then(|c| c.high).into(),
+        Figure::Sd => sd(&e.case, &e.contender).into(),
         Figure::SdRatio => match (sd(&e.case, &e.contender), sd(over_case, opponent)) {
-            (Some(theirs), Some(base)) if base > 0.0 => Some(theirs / base),
-            _ => None,
+            (Some(theirs), Some(base)) if base > 0.0 => Some(theirs / base).into(),
+            _ => None.into(),
         },
     };
-    let within = |v: f64| e.min.is_none_or(|min| v >= min) && e.max.is_none_or(|max| v <= max);
+    let met = match (judged.interval, judged.figure) {
+        (Some((low, high)), _) => is_within(low, high.unwrap_or(f64::INFINITY), e.min, e.max),
+        (None, Some(figure)) => is_within(figure, figure, e.min, e.max),
+        (None, None) => false,
+    };
     Verdict {
         experiment: experiment.name.clone(),
         case: e.case.clone(),
@@ -280,8 +309,10 @@ fn judge(result: &RunResult, experiment: &Experiment, e: &Expectation) -> Verdic
         over_case: e.over_case.clone(),
         min: e.min,
         max: e.max,
-        measured,
-        met: measured.is_some_and(within),
+        measured: judged.figure,
+        low: judged.interval.map(|(low, _)| low),
+        high: judged.interval.and_then(|(_, high)| high),
+        met,
     }
 }
 
@@ -322,5 +353,55 @@ mod tests {
             result.comparison("three-ways", "lock", "holdfast", Metric::TimePerOpUs).unwrap();
         let (_, plain) = verdict("metric = \"time_per_op_us\"\nmax = 1.0");
         assert_eq!(plain.measured, Some(same.ratio), "without another case nothing changes");
+    }
+
+    #[test]
+    fn an_expectation_is_missed_only_where_chance_does_not_explain_it() {
+        let metric = "metric = \"work_per_vm_cpu_second\"\n";
+        let (result, _) = verdict(&format!("{metric}min = 0.0"));
+        let c = result
+            .comparison("three-ways", "lock", "holdfast", Metric::WorkPerVmCpuSecond)
+            .unwrap();
+        let (low, high) = (c.low, c.high.unwrap());
+        let outcome = |bound: &str, of: f64| {
+            let (_, v) = verdict(&format!("{metric}{bound} = {of}"));
+            assert_eq!((v.measured, v.low, v.high), (Some(c.ratio), Some(low), Some(high)));
+            (v.met, v.outcome())
+        };
+        assert_eq!(outcome("min", c.ratio - 1e-6), (true, "met"));
+        assert_eq!(outcome("min", c.ratio + 1e-6), (true, "unsure"));
+        assert_eq!(outcome("min", high + 1e-6), (false, "missed"));
+        assert_eq!(outcome("max", c.ratio - 1e-6), (true, "unsure"));
+        assert_eq!(outcome("max", low - 1e-6), (false, "missed"));
+        // What is said of an end of the interval is said of that end.
+        let (_, v) = verdict(&format!("{metric}of = \"low\"\nmin = {}", low + 1e-6));
+        assert_eq!((v.outcome(), v.low), ("missed", None));
+
+        let mean = |bound: f64| verdict(&format!("{metric}of = \"mean\"\nmin = {bound}")).1;
+        let v = mean(0.0);
+        let (low, mid, high) = (v.low.unwrap(), v.measured.unwrap(), v.high.unwrap());
+        assert!((mid - (low + high) / 2.0).abs() < 1e-6 * mid && low < mid, "{v:?}");
+        assert_eq!(mean((mid + high) / 2.0).outcome(), "unsure");
+        assert_eq!(mean(high * 1.001).outcome(), "missed");
+    }
+
+    #[test]
+    fn of_few_rounds_the_figure_itself_is_judged() {
+        let (result, _) = verdict("metric = \"work_per_vm_cpu_second\"\nmin = 0.0");
+        let RunResult { provenance, mut samples, mut experiments, .. } = result;
+        samples.retain(|sample| sample.round + 1 < MIN_ROUNDS);
+        let mut judge = |of, min| {
+            experiments[0].expect[0].of = of;
+            experiments[0].expect[0].min = Some(min);
+            conclude(provenance.clone(), experiments.clone(), samples.clone(), false).expectations
+                [0]
+            .clone()
+        };
+        for of in [Figure::Ratio, Figure::Mean] {
+            let figure = judge(of, 0.0).measured.unwrap();
+            let v = judge(of, figure * 1.0001);
+            assert_eq!((v.outcome(), v.low, v.high), ("missed", None, None));
+            assert_eq!(judge(of, figure * 0.9999).outcome(), "met");
+        }
     }
 }

@@ -13,7 +13,7 @@ use thiserror::Error;
 use crate::experiment::{self, Experiment, Figure};
 use crate::metric::Metric;
 use crate::sample::Sample;
-use crate::stats::{self, Settings};
+use crate::stats::{self, Estimate, Settings};
 
 /// Schema tag of the results this version writes, and the only one it reads.
 pub const SCHEMA: &str = "holdfast.result/1";
@@ -162,6 +162,12 @@ impl Comparison {
     pub fn is_significant(&self) -> bool {
         stats::is_significant(self.low, self.high, self.p)
     }
+
+    /// Its figures, made as `settings` say.
+    pub fn estimate(&self, settings: &Settings) -> Estimate {
+        let Comparison { ratio, low, high, p, rounds, .. } = *self;
+        Estimate { ratio, low, high, p, rounds, confidence: settings.confidence }
+    }
 }
 
 /// A counter of a contender's own, in one case.
@@ -227,11 +233,27 @@ pub struct Verdict {
     pub max: Option<f64>,
     /// The figure; null if it was not measured or is not bounded.
     pub measured: Option<f64>,
-    /// Whether it is as expected; what was not measured is not.
+    /// Lower end of the figure's 95 % interval; absent where the figure itself is judged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub low: Option<f64>,
+    /// Upper end of it; absent, too, if the data do not bound it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub high: Option<f64>,
+    /// Whether the figure is as expected, or its interval allows for that; a figure that was not
+    /// measured is not.
     pub met: bool,
 }
 
 impl Verdict {
+    /// `met`, `missed`, or `unsure`: the figure is not as expected, which chance explains.
+    pub fn outcome(&self) -> &'static str {
+        match self.met {
+            true if self.measured.is_some_and(|v| is_within(v, v, self.min, self.max)) => "met",
+            true => "unsure",
+            false => "missed",
+        }
+    }
+
     /// Whom the figure is compared with, where that is not the baseline in the same case.
     pub(crate) fn compared_with(&self) -> String {
         match (&self.over, &self.over_case) {
@@ -241,6 +263,11 @@ impl Verdict {
             (None, None) => String::new(),
         }
     }
+}
+
+/// Whether any figure from `low` to `high` lies between the bounds that there are.
+pub(crate) fn is_within(low: f64, high: f64, min: Option<f64>, max: Option<f64>) -> bool {
+    min.is_none_or(|min| high >= min) && max.is_none_or(|max| low <= max)
 }
 
 /// Why a result cannot be read or written.

@@ -17,14 +17,14 @@ const MAX_EXPECTATIONS: usize = 10_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Figure {
-    /// The contender's mean over the baseline's.
+    /// The contender's mean over the baseline's; missed where its interval is out of bounds.
     #[default]
     Ratio,
     /// The lower end of that ratio's interval.
     Low,
     /// The upper end of that ratio's interval.
     High,
-    /// The contender's own mean.
+    /// The contender's own mean; missed where its interval is out of bounds.
     Mean,
     /// The contender's own standard deviation between windows.
     Sd,

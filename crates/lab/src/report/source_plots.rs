@@ -215,7 +215,8 @@ mod tests {
         let result = testdata::result();
         let effect = effect();
         let mut rows = verdict::compare(&result, "three-ways", &effect);
-        rows[0].ours = Some(Estimate { ratio, low, high: Some(2.0 * ratio), p: 0.01 });
+        let high = Some(2.0 * ratio);
+        rows[0].ours = Some(Estimate { ratio, low, high, ..rows[0].ours.unwrap() });
         changes(&result.experiments[0], "t", &rows).unwrap()
     }
 

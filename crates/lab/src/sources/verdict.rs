@@ -363,7 +363,7 @@ mod tests {
 
     fn estimate(low: f64, ratio: f64, high: f64) -> Option<Estimate> {
         let p = if low > 1.0 || high < 1.0 { 0.01 } else { 0.5 };
-        Some(Estimate { ratio, low, high: Some(high), p })
+        Some(Estimate { ratio, low, high: Some(high), p, rounds: MIN_ROUNDS, confidence: 0.95 })
     }
 
     fn insignificant(low: f64, ratio: f64, high: f64) -> Option<Estimate> {

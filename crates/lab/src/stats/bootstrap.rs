@@ -14,7 +14,7 @@
 use rand::RngExt;
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
-use super::{Round, Settings, mean, ratio_of_means, standard_deviation};
+use super::{Round, Settings, mean_interval, ratio_of_means};
 
 /// Rounds from which on resamples reach as far as they have to.
 const MIN_RESAMPLED: usize = 5;
@@ -51,11 +51,8 @@ pub fn interval(rounds: &[Round], settings: &Settings) -> (f64, f64) {
 /// Student's interval of the mean logarithm; none if there is no spread or no logarithm.
 fn students(rounds: &[Round], confidence: f64) -> Option<(f64, f64)> {
     let logs: Vec<f64> = rounds.iter().map(|r| (r.contender / r.baseline).ln()).collect();
-    let error = standard_deviation(&logs)? / (logs.len() as f64).sqrt();
-    let student = StudentsT::new(0.0, 1.0, (logs.len() - 1) as f64).ok()?;
-    let (middle, reach) = (mean(&logs)?, error * student.inverse_cdf(0.5 + confidence / 2.0));
-    (middle.is_finite() && reach.is_finite())
-        .then(|| ((middle - reach).exp(), (middle + reach).exp()))
+    let (low, high) = mean_interval(&logs, confidence)?;
+    (low.is_finite() && high.is_finite()).then(|| (low.exp(), high.exp()))
 }
 
 /// Part of the resamples to leave out at each end.

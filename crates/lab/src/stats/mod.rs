@@ -16,6 +16,7 @@ pub mod permutation;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use serde::{Deserialize, Serialize};
+use statrs::distribution::{ContinuousCDF, StudentsT};
 
 /// How comparisons are made; part of a result, so that anybody can repeat them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -60,6 +61,33 @@ pub struct Estimate {
     pub high: Option<f64>,
     /// Probability of a ratio at least this far from 1, either way, if the two do not differ.
     pub p: f64,
+    /// Rounds it is made of.
+    pub rounds: u32,
+    /// Coverage the interval aims at.
+    pub confidence: f64,
+}
+
+impl Estimate {
+    /// Whether it shows a difference.
+    pub fn is_significant(&self) -> bool {
+        is_significant(self.low, self.high, self.p)
+    }
+
+    /// How likely the true ratio is above 1: Student's distribution of the ratio's logarithm, as
+    /// wide as the interval. None if the interval has no logarithms or no width around 1.
+    pub fn likely_above_1(&self) -> Option<f64> {
+        let (low, high) = (self.low.ln(), self.high?.ln());
+        let student = students(self.rounds)?;
+        let error = (high - low) / 2.0 / student.inverse_cdf(0.5 + self.confidence / 2.0);
+        let distance = (low + high) / 2.0 / error;
+        // Rounds that are all alike leave no doubt, unless they are alike in that nothing differs.
+        (!distance.is_nan()).then(|| student.cdf(distance.clamp(-1e9, 1e9)))
+    }
+}
+
+/// Student's distribution of the mean of `n` values; none of fewer than two.
+fn students(n: u32) -> Option<StudentsT> {
+    StudentsT::new(0.0, 1.0, f64::from(n.checked_sub(1)?)).ok()
 }
 
 /// Level at which a difference counts as one.
@@ -67,6 +95,9 @@ pub const SIGNIFICANCE: f64 = 0.05;
 
 /// Rounds below which no difference can be significant: 2 of 2^5 labellings are more than 5 %.
 pub const MIN_ROUNDS: u32 = 6;
+
+/// Where rounds are too few for a difference: how sure a direction has to be to be one.
+pub const LIKELY: f64 = 0.75;
 
 /// Whether an interval and a p-value together show a difference.
 pub fn is_significant(low: f64, high: Option<f64>, p: f64) -> bool {
@@ -86,7 +117,14 @@ pub fn compare(rounds: &[Round], settings: &Settings) -> Option<Estimate> {
     }
     let (low, high) = bootstrap::interval(rounds, settings);
     let p = permutation::p_value(rounds, settings);
-    Some(Estimate { ratio, low, high: Some(high).filter(|h| h.is_finite()), p })
+    Some(Estimate {
+        ratio,
+        low,
+        high: Some(high).filter(|h| h.is_finite()),
+        p,
+        rounds: rounds.len() as u32,
+        confidence: settings.confidence,
+    })
 }
 
 /// Sum over sum, which is mean over mean; none for 0/0.
@@ -105,6 +143,15 @@ pub fn standard_deviation(values: &[f64]) -> Option<f64> {
     let mean = mean(values).filter(|_| values.len() > 1)?;
     let squares: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
     Some((squares / (values.len() - 1) as f64).sqrt())
+}
+
+/// Student's interval of the mean of the population the values are drawn from; none of fewer than
+/// two.
+pub fn mean_interval(values: &[f64], confidence: f64) -> Option<(f64, f64)> {
+    let student = students(values.len() as u32)?;
+    let error = standard_deviation(values)? / (values.len() as f64).sqrt();
+    let (middle, reach) = (mean(values)?, error * student.inverse_cdf(0.5 + confidence / 2.0));
+    Some((middle - reach, middle + reach))
 }
 
 #[cfg(test)]

@@ -158,6 +158,36 @@ fn the_interval_covers_the_true_ratio() {
 }
 
 #[test]
+fn the_interval_of_a_mean_is_students() {
+    // t of 5 degrees of freedom at 0.975 is 2.5706; the standard error is 1.8708 / sqrt(6).
+    let (low, high) = mean_interval(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 0.95).unwrap();
+    assert!((low - (3.5 - 1.9633)).abs() < 1e-4 && (high - (3.5 + 1.9633)).abs() < 1e-4);
+    assert_eq!(mean_interval(&[2.0, 2.0], 0.95), Some((2.0, 2.0)));
+    assert_eq!(mean_interval(&[2.0], 0.95), None);
+}
+
+/// Where nothing differs a direction is no surer than it may be: 90 % sure in a tenth of the runs.
+#[test]
+fn a_direction_is_as_sure_as_it_is_often_right() {
+    let mut rng = ChaCha8Rng::seed_from_u64(13);
+    for nr_rounds in [2, 4, 6, 12] {
+        let nr_runs = 1000;
+        let settings = Settings { resamples: 1000, ..QUICK };
+        let nr_sure = (0..nr_runs)
+            .filter(|_| {
+                let e = compare(&simulate(&mut rng, nr_rounds, 1.0), &settings).unwrap();
+                let above = e.likely_above_1().unwrap();
+                above > 0.95 || above < 0.05
+            })
+            .count();
+        let sure = nr_sure as f64 / f64::from(nr_runs);
+        println!("{nr_rounds} rounds: {sure:.3}");
+        // Three standard errors around 10 %.
+        assert!((0.06..=0.14).contains(&sure), "{nr_rounds} rounds: {sure}");
+    }
+}
+
+#[test]
 fn finds_a_difference_as_rarely_as_promised_where_there_is_none() {
     let mut rng = ChaCha8Rng::seed_from_u64(9);
     for nr_rounds in [6, 8, 16] {
