@@ -47,8 +47,8 @@ pub(crate) struct RunArgs {
     #[arg(required = true, value_name = "EXPERIMENT")]
     experiments: Vec<String>,
 
-    /// Fewer and shorter windows, and only the cases that matter most: for a look at the direction, not
-    /// for figures.
+    /// Fewer and shorter windows, and only the cases that matter most: shows which way each row
+    /// goes, and how sure that is.
     #[arg(long)]
     quick: bool,
 
@@ -69,6 +69,10 @@ pub(crate) struct RunArgs {
     /// Rounds instead of the experiments' own; fewer than 6 cannot show a significant difference.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1000))]
     rounds: Option<u32>,
+
+    /// Show what the scheduler counted of its decisions, too.
+    #[arg(long, short)]
+    verbose: bool,
 
     /// Print the result as JSON instead of a table.
     #[arg(long)]
@@ -124,6 +128,10 @@ pub(crate) struct ReportArgs {
     /// A result.json, or the directory it is in.
     #[arg(value_name = "RESULT")]
     result: PathBuf,
+
+    /// Show what the scheduler counted of its decisions, too.
+    #[arg(long, short)]
+    verbose: bool,
 
     /// Write the page with plots here, too.
     #[arg(long, value_name = "FILE", value_parser = output_file)]
@@ -193,6 +201,7 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             .out
             .clone()
             .unwrap_or_else(|| Path::new("results").join(name(args, &experiments))),
+        verbose: args.verbose,
         afresh: args.afresh,
         experiments,
         place: Place { accel, dist },
@@ -211,7 +220,7 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         Err(e) if e.is_wrong_usage() => return Err(wrong_usage(e)),
         finished => finished?,
     };
-    show(&finished, args.json)?;
+    show(&finished, args)?;
     let is_whole = finished.ended_by.is_none() && finished.unwritten.is_none();
     let failed = !is_whole || args.check && !as_expected(&finished.result);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -261,7 +270,7 @@ fn name(args: &RunArgs, experiments: &[Experiment]) -> String {
     if args.quick { format!("{name}-quick") } else { name.into() }
 }
 
-fn show(finished: &Finished, json: bool) -> anyhow::Result<()> {
+fn show(finished: &Finished, args: &RunArgs) -> anyhow::Result<()> {
     // What could not be written is named below instead.
     let places = match &finished.unwritten {
         Some(_) => String::new(),
@@ -271,12 +280,12 @@ fn show(finished: &Finished, json: bool) -> anyhow::Result<()> {
             finished.report_path.display()
         ),
     };
-    if json {
+    if args.json {
         print(&format!("{}\n", serde_json::to_string(&finished.result)?))?;
         // Nobody has to be there to read it.
         let _ = write!(std::io::stderr(), "{places}");
     } else {
-        print(&format!("{}\n{places}", terminal::render(&finished.result)))?;
+        print(&format!("{}\n{places}", terminal::render(&finished.result, args.verbose)))?;
     }
     if let Some(error) = &finished.ended_by {
         // What is not on disk cannot be gone on with.
@@ -327,9 +336,9 @@ fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
             args.result.display()
         ));
     }
-    print(&terminal::render(&result))?;
+    print(&terminal::render(&result, args.verbose))?;
     if let Some(path) = &args.html {
-        html::write(&result, path)?;
+        html::write(&result, path, args.verbose)?;
         print(&format!("report: {}\n", path.display()))?;
     }
     if let Some(path) = &args.markdown {
@@ -418,7 +427,8 @@ mod tests {
         fs::write(&result, "what was measured").unwrap();
         let refused = |html: Option<&str>, markdown: Option<&str>| {
             let [html, markdown] = [html, markdown].map(|name| Some(dir.path().join(name?)));
-            let args = ReportArgs { result: result.clone(), html, markdown, check: false };
+            let args =
+                ReportArgs { result: result.clone(), verbose: false, html, markdown, check: false };
             report(&args).unwrap_err().to_string()
         };
         assert!(refused(None, Some("result.json")).contains("that is the measurement"));

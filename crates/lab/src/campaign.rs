@@ -31,6 +31,8 @@ pub struct Campaign {
     pub statistics: Settings,
     /// Directory for what it leaves.
     pub out: PathBuf,
+    /// Whether its page has what schedulers counted of their decisions.
+    pub verbose: bool,
     /// Whether to begin anew where a run of the same was stopped in that directory.
     pub afresh: bool,
     /// Version of Holdfast.
@@ -158,7 +160,9 @@ impl Campaign {
         let result_path = self.out.join("result.json");
         let report_path = self.out.join("report.html");
         self.keep_earlier(&result, &result_path, &report_path, progress);
-        let written = result.write(&result_path).and_then(|()| html::write(&result, &report_path));
+        let written = result
+            .write(&result_path)
+            .and_then(|()| html::write(&result, &report_path, self.verbose));
         if ended_by.is_none() && written.is_ok() {
             Unfinished::remove(&self.out);
         }
@@ -434,6 +438,7 @@ mod tests {
             options: Options::default(),
             statistics: Settings::default(),
             out: out.into(),
+            verbose: false,
             afresh: false,
             version: "0".into(),
             commit: None,

@@ -23,6 +23,7 @@ fn leaves_a_result_when_whole_and_when_interrupted() {
         options: Options { observer: vec!["observer".into()], ..Options::default() },
         statistics: Settings::default(),
         out: dir.path().join("whole"),
+        verbose: false,
         afresh: false,
         version: "0".into(),
         commit: None,

@@ -24,6 +24,7 @@ fn what_was_measured_before_a_run_was_stopped_is_not_measured_again() {
         options: Options { observer: vec!["observer".into()], ..Options::default() },
         statistics: Settings::default(),
         out: dir.path().join("out"),
+        verbose: false,
         afresh: false,
         version: "0".into(),
         commit: None,

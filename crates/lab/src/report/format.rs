@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! How figures are written for people.
 
+use crate::stats::{Estimate, MIN_ROUNDS};
+
 /// Three significant digits, with k, M or G: `291k`, `1.23M`, `0.042`.
 pub fn figure(value: f64) -> String {
     let size = value.abs();
@@ -30,14 +32,33 @@ pub fn optional(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), figure)
 }
 
-/// `1.41 [1.32, 1.50]*`; the star marks a significant difference.
-pub fn ratio(ratio: f64, low: f64, high: Option<f64>, significant: bool) -> String {
-    let high = high.map_or_else(|| "?".into(), two_digits);
-    let star = if significant { "*" } else { "" };
-    format!("{} [{}, {high}]{star}", two_digits(ratio), two_digits(low))
+/// `1.41 [1.32, 1.50]*`; the star marks a significant difference. Of rounds too few for one:
+/// `1.41 > 1, 98 % sure`.
+pub fn ratio(e: &Estimate) -> String {
+    let ratio = two_digits(e.ratio);
+    match direction(e) {
+        Some((sign, sure)) if e.rounds < MIN_ROUNDS => format!("{ratio} {sign} 1, {sure} sure"),
+        _ => {
+            let high = e.high.map_or_else(|| "?".into(), two_digits);
+            let star = if e.is_significant() { "*" } else { "" };
+            format!("{ratio} [{}, {high}]{star}", two_digits(e.low))
+        }
+    }
 }
 
-fn two_digits(v: f64) -> String {
+/// On which side of 1 a ratio is, and how sure that is.
+pub fn direction(e: &Estimate) -> Option<(char, String)> {
+    let above = e.likely_above_1()?;
+    Some(if e.ratio > 1.0 { ('>', percent(above)) } else { ('<', percent(1.0 - above)) })
+}
+
+/// `98 %`; nothing that was measured is certain.
+pub fn percent(part: f64) -> String {
+    if part > 0.995 { ">99 %".into() } else { format!("{:.0} %", 100.0 * part) }
+}
+
+/// A ratio to two digits after the point, as far as its size allows.
+pub fn two_digits(v: f64) -> String {
     if v >= 9999.5 || (v != 0.0 && v < 0.0005) {
         format!("{v:.0e}")
     } else if v >= 99.5 {
@@ -54,6 +75,7 @@ fn two_digits(v: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::{self, Round, Settings};
 
     #[test]
     fn figures_have_three_digits() {
@@ -80,9 +102,33 @@ mod tests {
 
     #[test]
     fn ratios_show_their_interval() {
-        assert_eq!(ratio(1.414, 1.321, Some(1.5), true), "1.41 [1.32, 1.50]*");
-        assert_eq!(ratio(0.034, 0.01, None, false), "0.034 [0.010, ?]");
-        let huge = ratio(1.5e300, 1.2e200, Some(1.7e308), true);
-        assert_eq!(huge, "2e300 [1e200, 2e308]*");
+        let estimate = |low, ratio, high, p| Estimate {
+            ratio,
+            low,
+            high,
+            p,
+            rounds: MIN_ROUNDS,
+            confidence: 0.95,
+        };
+        let told = |low, of, high, p| ratio(&estimate(low, of, high, p));
+        assert_eq!(told(1.321, 1.414, Some(1.5), 0.01), "1.41 [1.32, 1.50]*");
+        assert_eq!(told(0.01, 0.034, None, 0.5), "0.034 [0.010, ?]");
+        assert_eq!(told(1.2e200, 1.5e300, Some(1.7e308), 0.01), "2e300 [1e200, 2e308]*");
+    }
+
+    #[test]
+    fn a_ratio_of_few_rounds_says_which_way_it_goes_and_how_sure_that_is() {
+        let told = |rounds: &[(f64, f64)]| {
+            let round = |&(contender, baseline)| Round { contender, baseline };
+            let rounds: Vec<Round> = rounds.iter().map(round).collect();
+            ratio(&stats::compare(&rounds, &Settings::default()).unwrap())
+        };
+        // Logarithms 0.405 and 0.336 are 10.7 standard errors above 0: atan(10.7)/pi above 50 %.
+        assert_eq!(told(&[(150.0, 100.0), (140.0, 100.0)]), "1.45 > 1, 97 % sure");
+        assert_eq!(told(&[(100.0, 150.0), (100.0, 140.0)]), "0.69 < 1, 97 % sure");
+        assert_eq!(told(&[(150.0, 100.0), (90.0, 100.0)]), "1.20 > 1, 67 % sure");
+        assert_eq!(told(&[(2.0, 1.0), (4.0, 2.0)]), "2.00 > 1, >99 % sure");
+        assert_eq!(told(&[(1.0, 1.0), (2.0, 2.0)]), "1.00 [1.00, 1.00]", "there is no direction");
+        assert!(told(&[(0.0, 1.0), (1.0, 1.0)]).starts_with("0.50 ["), "nothing has no logarithm");
     }
 }

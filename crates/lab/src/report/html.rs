@@ -9,23 +9,23 @@ use crate::metric::Metric;
 use crate::report::format::{figure, optional, ratio};
 use crate::report::svg::NR_SERIES;
 use crate::report::view::{Deeds, GRACE_BOUNDS_US, GRACES, Graces};
-use crate::report::{self, plots, sources, view};
+use crate::report::{self, answer, plots, sources, view};
 use crate::result::{Comparison, ResultError, RunResult, Verdict};
 use crate::scheduler::SHOWN;
 
 const STYLE: &str = include_str!("report.css");
 
-/// The page.
-pub fn render(result: &RunResult) -> String {
+/// The page; `verbose` with what schedulers counted of their decisions.
+pub fn render(result: &RunResult, verbose: bool) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
-    let _ = write_page(&mut out, result);
+    let _ = write_page(&mut out, result, verbose);
     out
 }
 
 /// Writes the page to `path`; a file that is there stays until the page is whole.
-pub fn write(result: &RunResult, path: &Path) -> Result<(), ResultError> {
-    report::write_page(&render(result), path)
+pub fn write(result: &RunResult, path: &Path, verbose: bool) -> Result<(), ResultError> {
+    report::write_page(&render(result, verbose), path)
 }
 
 /// Text as it may stand in an element or an attribute.
@@ -60,7 +60,7 @@ pub(super) fn prose(text: &str) -> String {
     out
 }
 
-fn write_page(out: &mut String, result: &RunResult) -> fmt::Result {
+fn write_page(out: &mut String, result: &RunResult, verbose: bool) -> fmt::Result {
     let names: Vec<&str> = result.experiments.iter().map(|e| e.name.as_str()).collect();
     let title = format!("Holdfast: {}", names.join(", "));
     writeln!(out, "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">")?;
@@ -68,25 +68,42 @@ fn write_page(out: &mut String, result: &RunResult) -> fmt::Result {
     writeln!(out, "<meta name=\"color-scheme\" content=\"light dark\">")?;
     writeln!(out, "<title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>", escape(&title))?;
     writeln!(out, "<h1>{}</h1>", escape(&title))?;
-    for line in view::origin(result) {
-        writeln!(out, "<p class=\"origin\">{}</p>", escape(&line))?;
+    for experiment in &result.experiments {
+        let answer = escape(&answer::of_experiment(result, experiment));
+        let name = match result.experiments.len() {
+            1 => String::new(),
+            _ => format!("<b>{}:</b> ", escape(&experiment.name)),
+        };
+        writeln!(out, "<p class=\"answer\">{name}{answer}</p>")?;
     }
+    for experiment in &result.experiments {
+        write_experiment(out, result, experiment, verbose)?;
+    }
+    write_verdicts(out, &result.expectations)?;
+    writeln!(out, "{NOTES}")?;
+    write_caveats(out, result)?;
+    writeln!(out, "</body>\n</html>")
+}
+
+/// What a reader must know before carrying the figures anywhere, and where they come from.
+fn write_caveats(out: &mut String, result: &RunResult) -> fmt::Result {
+    writeln!(out, "<h2>Caveats</h2>")?;
     for line in view::warnings(result) {
         writeln!(out, "<p class=\"warning\">{}</p>", escape(&line))?;
     }
     let not_transferred = view::not_transferred(result);
     if !not_transferred.is_empty() {
-        writeln!(out, "<h2>What does not transfer, in general</h2>\n<ul>")?;
+        writeln!(out, "<h3>What does not transfer, in general</h3>\n<ul>")?;
         for line in &not_transferred {
             writeln!(out, "<li>{}</li>", prose(line))?;
         }
         writeln!(out, "</ul>")?;
     }
-    write_verdicts(out, &result.expectations)?;
-    for experiment in &result.experiments {
-        write_experiment(out, result, experiment)?;
+    writeln!(out, "<h3>Where the figures come from</h3>")?;
+    for line in view::origin(result) {
+        writeln!(out, "<p class=\"origin\">{}</p>", escape(&line))?;
     }
-    writeln!(out, "{NOTES}</body>\n</html>")
+    Ok(())
 }
 
 const NOTES: &str = "<h2>How to read this</h2>
@@ -94,10 +111,15 @@ const NOTES: &str = "<h2>How to read this</h2>
 <li>Contenders alternate in short windows; only windows of one round are compared. A ratio is the mean
 of the contender over the mean of the baseline, with its 95 % bootstrap interval; <b>*</b> and a filled dot
 mark a difference (the interval excludes 1, and p &lt; 0.05 in a permutation test).</li>
-<li>Work per VM-CPU-second is throughput divided by the CPU time the VM used: more of it is a win that
-nobody else paid for.</li>
+<li>Fewer than six rounds show a direction, &gt; 1 or &lt; 1, and how sure it is, by Student's
+distribution of the logarithms of the ratios.</li>
+<li>Operations per CPU-second are operations of the workload for each second of CPU time that its
+guest used: more of them cost nobody else anything.</li>
 <li>Fair is max-min fair: CPU time is poured into all threads at the same rate until one has all it wants.</li>
-<li>Preemptions are involuntary; the class is that of the vCPU when it lost its CPU.</li>
+<li>A lock holder is preempted where a vCPU that holds a spinlock loses its CPU against its will;
+the class is that of the vCPU when it lost its CPU.</li>
+<li>An expectation of a ratio or a mean is missed where its 95 % interval is outside of what is
+expected; it is unsure where the figure alone is.</li>
 </ul>
 ";
 
@@ -111,7 +133,7 @@ fn write_verdicts(out: &mut String, verdicts: &[Verdict]) -> fmt::Result {
         "<tr><th></th><th class=\"text\">case</th><th class=\"text\">contender</th><th class=\"text\">what</th><th>expected</th><th>measured</th></tr>"
     )?;
     for v in verdicts {
-        let (class, text) = if v.met { ("met", "met") } else { ("missed", "missed") };
+        let text = v.outcome();
         let expected = match (v.min, v.max) {
             (Some(min), Some(max)) => format!("{min} to {max}"),
             (Some(min), None) => format!("≥ {min}"),
@@ -120,20 +142,27 @@ fn write_verdicts(out: &mut String, verdicts: &[Verdict]) -> fmt::Result {
         };
         writeln!(
             out,
-            "<tr><td class=\"{class}\">{text}</td><td class=\"text\">{}: {}</td><td class=\"text\">{}</td><td class=\"text\">{}{} of {}</td><td>{expected}</td><td>{}</td></tr>",
+            "<tr><td class=\"{text}\">{text}</td><td class=\"text\">{}: {}</td>\
+             <td class=\"text\">{}</td><td class=\"text\">{}{} of {}</td><td>{expected}</td>\
+             <td>{}</td></tr>",
             escape(&v.experiment),
             escape(&v.case),
             escape(&v.contender),
             v.of,
             escape(&v.compared_with()),
             escape(&v.metric.title()),
-            v.measured.map_or_else(|| "not measured".into(), figure),
+            view::figures(v),
         )?;
     }
     writeln!(out, "</table></div>")
 }
 
-fn write_experiment(out: &mut String, result: &RunResult, experiment: &Experiment) -> fmt::Result {
+fn write_experiment(
+    out: &mut String,
+    result: &RunResult,
+    experiment: &Experiment,
+    verbose: bool,
+) -> fmt::Result {
     writeln!(out, "<section>\n<h2>{}</h2>", escape(&experiment.name))?;
     writeln!(out, "<p>{}</p>", prose(&experiment.summary))?;
     write_legend(out, experiment)?;
@@ -147,9 +176,11 @@ fn write_experiment(out: &mut String, result: &RunResult, experiment: &Experimen
         &plots::shares(result, experiment),
         "Share of CPU against fair share, a dot for each window; the band is 5 points wide either way",
     )?;
-    write_graces(out, &view::graces(result, experiment))?;
+    if verbose {
+        write_graces(out, &view::graces(result, experiment))?;
+    }
     for case in &experiment.cases {
-        write_case(out, result, experiment, case)?;
+        write_case(out, result, experiment, case, verbose)?;
     }
     writeln!(out, "</section>")
 }
@@ -180,11 +211,17 @@ fn write_case(
     result: &RunResult,
     experiment: &Experiment,
     case: &Case,
+    verbose: bool,
 ) -> fmt::Result {
     writeln!(out, "<h3>{}</h3>", escape(&case.name))?;
-    writeln!(out, "<p>{}</p>", escape(&view::describe(experiment, case)))?;
+    if let Some(answer) = answer::of_case(result, experiment, case) {
+        writeln!(out, "<p>{}</p>", escape(&answer))?;
+    }
+    writeln!(out, "<p class=\"hint\">{}</p>", escape(&view::describe(experiment, case)))?;
     write_table(out, result, experiment, case)?;
-    write_deeds(out, &view::deeds(result, experiment, case))?;
+    if verbose {
+        write_deeds(out, &view::deeds(result, experiment, case))?;
+    }
     let metric = Metric::WorkPerVmCpuSecond;
     let drawn = plots::windows(result, experiment, case, metric);
     write_figure(out, &drawn, &format!("{} of every window", metric.title()))?;
@@ -209,14 +246,17 @@ fn write_table(
 ) -> fmt::Result {
     let against = |is_baseline: bool, c: Option<&Comparison>| match c {
         _ if is_baseline => "1".into(),
-        Some(c) => ratio(c.ratio, c.low, c.high, c.is_significant()),
+        Some(c) => escape(&ratio(&c.estimate(&result.provenance.statistics))),
         None => "-".into(),
     };
     let base = escape(&experiment.baseline().name);
     writeln!(out, "<div class=\"wide\"><table>\n<tr><th>contender</th><th>windows</th>")?;
-    writeln!(out, "<th>work per VM-CPU-s</th><th>work, {base} = 1</th>")?;
-    writeln!(out, "<th>ops/s</th><th>ops/s, {base} = 1</th><th>share, %</th><th>fair, %</th>")?;
-    writeln!(out, "<th>holders preempted, per VM-CPU-s</th><th>for &gt; 1 ms</th></tr>")?;
+    writeln!(out, "<th>operations per CPU-second</th>")?;
+    writeln!(out, "<th>times the work of {base} for the same CPU time</th>")?;
+    writeln!(out, "<th>operations per second</th>")?;
+    writeln!(out, "<th>times the work of {base} in the same time</th>")?;
+    writeln!(out, "<th>guest's CPU, %</th><th>fair, %</th>")?;
+    writeln!(out, "<th>lock holders preempted, per CPU-second</th><th>for &gt; 1 ms</th></tr>")?;
     for row in view::rows(result, experiment, case) {
         writeln!(
             out,
@@ -242,7 +282,10 @@ fn write_deeds(out: &mut String, all: &[Deeds]) -> fmt::Result {
     if all.is_empty() {
         return Ok(());
     }
-    writeln!(out, "<details><summary>What the scheduler did, per VM-CPU-second</summary>")?;
+    writeln!(
+        out,
+        "<details><summary>What the scheduler decided, per CPU-second of the guest</summary>"
+    )?;
     write!(out, "<div class=\"wide\"><table>\n<tr><th>counter</th>")?;
     for deeds in all {
         write!(out, "<th>{}</th>", escape(&deeds.title()))?;

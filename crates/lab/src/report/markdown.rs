@@ -8,11 +8,11 @@ use crate::experiment::{Case, Experiment};
 use crate::report::format::{figure, optional, ratio};
 use crate::report::sources::printed;
 use crate::report::view::{GRACE_BOUNDS_US, GRACES, Graces};
-use crate::report::{self, view};
+use crate::report::{self, answer, view};
 use crate::result::{Comparison, ResultError, RunResult, Verdict as Expected};
-use crate::sources::verdict::{self, Compared, Values, Verdict};
+use crate::sources::verdict::{self, Compared, Values};
 use crate::sources::{self, Effect, Published};
-use crate::stats::{self, Estimate};
+use crate::stats::Estimate;
 
 /// The page; `command` is what makes it.
 pub fn render(result: &RunResult, command: &str) -> String {
@@ -75,7 +75,7 @@ fn dash() -> String {
 }
 
 fn starred(text: &str) -> String {
-    text.replace('*', "\\*")
+    text.replace('*', "\\*").replace('<', "\\<")
 }
 
 fn write_page(out: &mut String, result: &RunResult, command: &str) -> fmt::Result {
@@ -84,22 +84,16 @@ fn write_page(out: &mut String, result: &RunResult, command: &str) -> fmt::Resul
     let day = result.provenance.date.get(..10).unwrap_or(&result.provenance.date);
     writeln!(out, "<!-- SPDX-License-Identifier: GPL-2.0-or-later -->")?;
     writeln!(out, "# Results of {}: {}\n", prose(day), prose(&names.join(", ")))?;
-    write_provenance(out, result, command)?;
-    for line in view::warnings(result) {
-        writeln!(out, "- **{}**", prose(&line))?;
-    }
-    if !view::warnings(result).is_empty() {
-        writeln!(out)?;
+    for experiment in &result.experiments {
+        let answer = answer::of_experiment(result, experiment);
+        writeln!(out, "**{}:** {}\n", prose(&experiment.name), prose(&answer))?;
     }
     writeln!(
         out,
-        "`[low, high]` is the 95 % interval of a ratio, \\* differs from 1 (p < 0.05 as well), - was not measured, and a standard deviation is in (brackets).\n"
+        "`[low, high]` is the 95 % interval of a ratio, \\* differs from 1 (p < 0.05 as well), - \
+         was not measured, and a standard deviation is in (brackets). Fewer than six rounds show a \
+         direction, and how sure it is.\n"
     )?;
-    let not_transferred = view::not_transferred(result);
-    if !not_transferred.is_empty() {
-        writeln!(out, "## What does not transfer, in general\n")?;
-        write_list(out, &not_transferred)?;
-    }
     write_overview(out, result)?;
     write_expectations(out, &result.expectations)?;
     for experiment in &result.experiments {
@@ -114,6 +108,21 @@ fn write_page(out: &mut String, result: &RunResult, command: &str) -> fmt::Resul
         }
         write_graces(out, &view::graces(result, experiment))?;
     }
+    writeln!(out, "## Caveats\n")?;
+    let warnings = view::warnings(result);
+    for line in &warnings {
+        writeln!(out, "- **{}**", prose(line))?;
+    }
+    if !warnings.is_empty() {
+        writeln!(out)?;
+    }
+    let not_transferred = view::not_transferred(result);
+    if !not_transferred.is_empty() {
+        writeln!(out, "### What does not transfer, in general\n")?;
+        write_list(out, &not_transferred)?;
+    }
+    writeln!(out, "### Where the figures come from\n")?;
+    write_provenance(out, result, command)?;
     // One line ends the file.
     let length = out.trim_end().len();
     out.truncate(length);
@@ -189,7 +198,7 @@ fn write_overview(out: &mut String, result: &RunResult) -> fmt::Result {
         return Ok(());
     }
     writeln!(out, "## What became of what was published\n")?;
-    head(out, 3, ["source", "effect", "verdict"])?;
+    head(out, 3, ["source", "effect", "seen again?"])?;
     for (name, published) in &all {
         for effect in &published.effects {
             let rows = verdict::compare(result, name, effect);
@@ -217,12 +226,12 @@ fn write_expectations(out: &mut String, all: &[Expected]) -> fmt::Result {
         row(
             out,
             [
-                if v.met { "met".into() } else { "**missed**".into() },
+                if v.met { v.outcome().to_owned() } else { "**missed**".into() },
                 cell(&format!("{}: {}", v.experiment, v.case)),
                 cell(&v.contender),
                 cell(&format!("{}{over} of {}", v.of, v.metric.title())),
                 expected,
-                v.measured.map_or_else(|| "not measured".into(), figure),
+                view::figures(v),
             ],
         )?;
     }
@@ -278,7 +287,7 @@ fn write_effect(out: &mut String, effect: &Effect, rows: &[Compared]) -> fmt::Re
             "ours: before",
             "after",
             "after / before",
-            "verdict",
+            "seen again?",
             "holdfast: before's case",
             "after's case",
             "holdfast / stock: before's case",
@@ -288,10 +297,6 @@ fn write_effect(out: &mut String, effect: &Effect, rows: &[Compared]) -> fmt::Re
     for r in rows {
         let change = r.row.published_ratio();
         let change = change.map_or_else(dash, |ratio| format!("{:+.1} %", 100.0 * (ratio - 1.0)));
-        let rounds = match r.verdict {
-            Verdict::Undecided => format!(" ({} rounds)", r.nr_rounds),
-            _ => String::new(),
-        };
         let of = |v: Option<Values>| v.map_or_else(dash, report::sources::values);
         let gain = |e: &Option<Estimate>| e.as_ref().map_or_else(dash, interval);
         let mut holdfast = r.holdfast_values.map(of);
@@ -312,7 +317,7 @@ fn write_effect(out: &mut String, effect: &Effect, rows: &[Compared]) -> fmt::Re
                 of(r.before),
                 of(r.after),
                 r.ours.as_ref().map_or_else(dash, interval),
-                format!("{}{rounds}", r.verdict),
+                cell(&r.outcome()),
                 in_before,
                 in_after,
                 gain_before,
@@ -335,7 +340,7 @@ fn write_effect(out: &mut String, effect: &Effect, rows: &[Compared]) -> fmt::Re
 }
 
 fn interval(e: &Estimate) -> String {
-    starred(&ratio(e.ratio, e.low, e.high, stats::is_significant(e.low, e.high, e.p)))
+    starred(&ratio(e))
 }
 
 /// The cases of an experiment that nobody published, a row for each contender.
@@ -345,10 +350,14 @@ fn write_cases(out: &mut String, result: &RunResult, experiment: &Experiment) ->
     };
     for case in &experiment.cases {
         writeln!(out, "- {}", of_case(case))?;
+        if let Some(answer) = answer::of_case(result, experiment, case) {
+            writeln!(out, "  {}", prose(&answer))?;
+        }
     }
     writeln!(out)?;
     let base = &experiment.baseline().name;
-    let (work_over, rate_over) = (format!("work, {base} = 1"), format!("ops/s, {base} = 1"));
+    let work_over = format!("times the work of {base} per CPU-s");
+    let rate_over = format!("times the work of {base} per s");
     head(
         out,
         2,
@@ -356,19 +365,19 @@ fn write_cases(out: &mut String, result: &RunResult, experiment: &Experiment) ->
             "case",
             "contender",
             "windows",
-            "work per VM-CPU-s",
+            "operations per CPU-s of the guest",
             &work_over,
-            "ops/s",
+            "operations per s",
             &rate_over,
-            "share / fair, %",
-            "holders preempted / for > 1 ms, per VM-CPU-s",
+            "guest's CPU: had / fair, %",
+            "lock holders preempted / for > 1 ms, per CPU-s of the guest",
         ],
     )?;
     for case in &experiment.cases {
         for r in view::rows(result, experiment, case) {
             let against = |c: Option<&Comparison>| match c {
                 _ if r.is_baseline => "1".into(),
-                Some(c) => starred(&ratio(c.ratio, c.low, c.high, c.is_significant())),
+                Some(c) => interval(&c.estimate(&result.provenance.statistics)),
                 None => dash(),
             };
             let pair =
@@ -412,6 +421,7 @@ fn write_graces(out: &mut String, all: &[Graces]) -> fmt::Result {
 pub(super) mod tests {
     use super::*;
     use crate::report::tests::effect;
+    use crate::sources::verdict::Verdict;
     use crate::testdata;
 
     const COMMAND: &str = "holdfast lab report results/all --markdown all.md";

@@ -2,12 +2,14 @@
 //! Shows a result to people: a table in the terminal, a self-contained HTML page with plots, and Markdown for
 //! `docs/results`.
 //!
-//! All show the same rows ([`view`]). None computes a figure: everything is in the result.
+//! All begin with the answer ([`answer`]) and show the same rows ([`view`]); caveats come last.
+//! None computes a figure: everything is in the result.
 
 use std::path::Path;
 
 use crate::result::{ResultError, write_whole};
 
+pub mod answer;
 pub mod format;
 pub mod html;
 pub mod markdown;

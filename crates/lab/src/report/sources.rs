@@ -9,9 +9,9 @@ use super::source_plots;
 use crate::experiment::Experiment;
 use crate::metric::Better;
 use crate::result::RunResult;
-use crate::sources::verdict::{self, Compared, Values, Verdict};
+use crate::sources::verdict::{self, Compared, Values};
 use crate::sources::{self, Effect, Published};
-use crate::stats::{self, Estimate};
+use crate::stats::Estimate;
 
 /// Writes what belongs to `experiment`, if it measures a source again.
 pub(super) fn write(out: &mut String, result: &RunResult, experiment: &Experiment) -> fmt::Result {
@@ -78,24 +78,20 @@ fn write_table(out: &mut String, effect: &Effect, rows: &[Compared]) -> fmt::Res
     writeln!(out, "<th>change</th><th>ours</th><th>after / before</th>")?;
     writeln!(
         out,
-        "<th class=\"text\">verdict</th><th>holdfast</th><th>holdfast / stock</th></tr>"
+        "<th class=\"text\">seen again?</th><th>holdfast</th><th>holdfast / stock</th></tr>"
     )?;
     for r in rows {
         let change =
             r.row.published_ratio().map(|ratio| format!("{:+.1} %", 100.0 * (ratio - 1.0)));
         let ours = r.ours.as_ref().map_or_else(dash, interval);
-        let rounds = match r.verdict {
-            Verdict::Undecided => format!(" ({} rounds)", r.nr_rounds),
-            _ => String::new(),
-        };
         writeln!(
             out,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{ours}</td><td class=\"text\">{}{rounds}</td><td>{}</td><td>{}</td></tr>",
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{ours}</td><td class=\"text\">{}</td><td>{}</td><td>{}</td></tr>",
             escape(&r.row.name),
             two_lines([printed(&r.row.before), printed(&r.row.after)]),
             change.unwrap_or_else(dash),
             two_lines([r.before, r.after].map(|v| v.map_or_else(dash, values))),
-            r.verdict,
+            escape(&r.outcome()),
             two_lines(r.holdfast_values.map(|v| v.map_or_else(dash, values))),
             gains(effect, r),
         )?;
@@ -124,7 +120,7 @@ fn gain(effect: &Effect, e: &Estimate) -> String {
 }
 
 fn interval(e: &Estimate) -> String {
-    ratio(e.ratio, e.low, e.high, stats::is_significant(e.low, e.high, e.p))
+    escape(&ratio(e))
 }
 
 /// Before and after; a dash for two.
@@ -155,6 +151,7 @@ fn dash() -> String {
 mod tests {
     use super::*;
     use crate::report::tests::effect;
+    use crate::sources::verdict::Verdict;
     use crate::testdata;
 
     #[test]

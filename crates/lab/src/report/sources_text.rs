@@ -8,9 +8,8 @@ use super::sources::values;
 use super::terminal::write_wrapped;
 use crate::experiment::Experiment;
 use crate::result::RunResult;
-use crate::sources::verdict::{self, Compared, Verdict};
+use crate::sources::verdict::{self, Compared};
 use crate::sources::{self, Effect};
-use crate::stats::{self, Estimate};
 
 /// Writes what belongs to `experiment`, if it measures a source again.
 pub(super) fn write(out: &mut String, result: &RunResult, experiment: &Experiment) -> fmt::Result {
@@ -21,7 +20,7 @@ pub(super) fn write(out: &mut String, result: &RunResult, experiment: &Experimen
         let title = format!("{}: {}", effect.name, verdict::headline(&rows));
         writeln!(out)?;
         write_wrapped(out, "  ", &title)?;
-        line(out, ["", "printed", "ours: after/before", "holdfast / stock", "verdict"])?;
+        line(out, ["", "printed", "ours: after/before", "holdfast / stock", "seen again?"])?;
         for row in &rows {
             write_row(out, row)?;
         }
@@ -64,21 +63,13 @@ fn four(out: &mut String, [name, before, after, first, second]: [String; 5]) -> 
 fn write_row(out: &mut String, row: &Compared) -> fmt::Result {
     let dash = || "-".to_string();
     let change = row.row.published_ratio().map(|r| format!("{:+.1} %", 100.0 * (r - 1.0)));
-    let ours = row.ours.as_ref().map_or_else(dash, interval);
-    let verdict = match row.verdict {
-        Verdict::Undecided => format!("{} ({} rounds)", row.verdict, row.nr_rounds),
-        other => other.to_string(),
-    };
-    let mut gains = row.gains().into_iter().map(|(_, e)| interval(e));
+    let ours = row.ours.as_ref().map_or_else(dash, ratio);
+    let mut gains = row.gains().into_iter().map(|(_, e)| ratio(e));
     let first = gains.next().unwrap_or_else(dash);
     let change = change.unwrap_or_else(dash);
-    line(out, [row.row.name.as_str(), &change, &ours, &first, &verdict])?;
+    line(out, [row.row.name.as_str(), &change, &ours, &first, &row.outcome()])?;
     // Before and after are two cases.
     gains.try_for_each(|gain| line(out, ["", "", "", &gain, ""]))
-}
-
-fn interval(e: &Estimate) -> String {
-    ratio(e.ratio, e.low, e.high, stats::is_significant(e.low, e.high, e.p))
 }
 
 fn line(out: &mut String, [name, printed, ours, holdfast, verdict]: [&str; 5]) -> fmt::Result {
@@ -90,6 +81,7 @@ fn line(out: &mut String, [name, printed, ours, holdfast, verdict]: [&str; 5]) -
 mod tests {
     use super::*;
     use crate::report::tests::effect;
+    use crate::sources::verdict::Verdict;
     use crate::testdata;
 
     #[test]

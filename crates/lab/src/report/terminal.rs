@@ -5,106 +5,135 @@ use std::fmt::{self, Write};
 
 use crate::experiment::Experiment;
 use crate::report::format::{figure, optional, ratio};
-use crate::report::sources_text;
 use crate::report::view::{self, Deeds, Row};
+use crate::report::{answer, sources_text};
 use crate::result::{Comparison, RunResult, Verdict};
 
 /// Widest line.
 const COLUMNS: usize = 99;
 
-/// The whole report.
-pub fn render(result: &RunResult) -> String {
+/// The whole report; `verbose` with what schedulers counted of their decisions.
+pub fn render(result: &RunResult, verbose: bool) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
-    let _ = write_report(&mut out, result);
+    let _ = write_report(&mut out, result, verbose);
     out
 }
 
-fn write_report(out: &mut String, result: &RunResult) -> fmt::Result {
+fn write_report(out: &mut String, result: &RunResult, verbose: bool) -> fmt::Result {
     for experiment in &result.experiments {
-        write_experiment(out, result, experiment)?;
+        let answer = answer::of_experiment(result, experiment);
+        write_wrapped(out, "", &format!("{}: {answer}", experiment.name))?;
     }
-    writeln!(out, "[low, high]: 95 % interval of the ratio; * differs from 1 (p < 0.05 as well).")?;
-    writeln!(
-        out,
-        "share: CPU of the VM, and what would be fair (max-min), % of one CPU. holders: preemptions that"
-    )?;
-    writeln!(
-        out,
-        "hit a lock holder, and those longer than 1 ms, per VM-CPU-second. -: not measured.\n"
-    )?;
-    for line in view::origin(result) {
-        write_wrapped(out, "", &line)?;
-    }
-    for line in view::warnings(result) {
-        write_wrapped(out, "warning: ", &line)?;
+    writeln!(out)?;
+    for experiment in &result.experiments {
+        write_experiment(out, result, experiment, verbose)?;
     }
     if !result.expectations.is_empty() {
-        writeln!(out, "\nexpectations")?;
+        writeln!(out, "expectations")?;
         for verdict in &result.expectations {
             write_verdict(out, verdict)?;
         }
+        writeln!(out)?;
+    }
+    writeln!(out, "how to read this")?;
+    for line in LEGEND {
+        write_wrapped(out, "  ", line)?;
+    }
+    writeln!(out, "\ncaveats")?;
+    for line in view::warnings(result) {
+        write_wrapped(out, "  warning: ", &line)?;
+    }
+    for line in view::origin(result) {
+        write_wrapped(out, "  ", &line)?;
     }
     Ok(())
 }
 
-fn write_experiment(out: &mut String, result: &RunResult, experiment: &Experiment) -> fmt::Result {
+const LEGEND: [&str; 5] = [
+    "operations per CPU-s: operations of the workload for each second of CPU time its guest used.",
+    "1.49 [1.40, 1.57]: 1.49 times the baseline's, with the 95 % interval; *: chance does not \
+     explain the difference (the interval excludes 1, and p < 0.05). Fewer than six rounds show a \
+     direction, and how sure it is.",
+    "guest's CPU: what the guest had of the CPUs / what is fair (max-min), in percent of one CPU.",
+    "lock holders preempted: vCPUs that held a spinlock when they lost their CPU, per CPU-second \
+     of the guest / those that stayed off it for more than 1 ms.",
+    "-: not measured.",
+];
+
+fn write_experiment(
+    out: &mut String,
+    result: &RunResult,
+    experiment: &Experiment,
+    verbose: bool,
+) -> fmt::Result {
     writeln!(out, "{}", experiment.name)?;
     if !experiment.summary.is_empty() {
         write_wrapped(out, "  ", &experiment.summary)?;
     }
     sources_text::write(out, result, experiment)?;
-    let base = &experiment.baseline().name;
+    let base = shorten(&experiment.baseline().name, 8);
     for case in &experiment.cases {
         writeln!(out)?;
-        let what = format!("{}: {}", case.name, view::describe(experiment, case));
-        write_wrapped(out, "  ", &what)?;
-        writeln!(
+        let answer = answer::of_case(result, experiment, case).unwrap_or_default();
+        write_wrapped(out, "  ", &format!("{}: {answer}", case.name))?;
+        write_wrapped(out, "  ", &view::describe(experiment, case))?;
+        line(
             out,
-            "  {:<12} {:>9} {:<21} {:<21} {:>11}  {:>14}",
-            "",
-            "work per",
-            format!(" that, {base} = 1"),
-            " throughput",
-            "share/",
-            "holders/"
+            [
+                "",
+                "operations",
+                "times the work of",
+                "times the work of",
+                "guest's CPU",
+                "lock holders",
+            ],
         )?;
-        writeln!(
+        let over = [format!("{base} per CPU-s"), format!("{base} per second")];
+        line(
             out,
-            "  {:<12} {:>9} {:<21} {:<21} {:>11}  {:>14}",
-            "contender", "VM-CPU-s", " [low, high]", " [low, high]", "fair, %", "longer, per s"
+            ["contender", "per CPU-s", &over[0], &over[1], "had/fair, %", "preempted/>1 ms"],
         )?;
         for row in view::rows(result, experiment, case) {
-            write_row(out, &row)?;
+            write_row(out, result, &row)?;
         }
-        for deeds in view::deeds(result, experiment, case) {
-            let head = format!("  {}, per VM-CPU-s: ", shorten(&deeds.title(), 40));
+        let deeds = if verbose { view::deeds(result, experiment, case) } else { Vec::new() };
+        for deeds in deeds {
+            let head = format!("  {}, per CPU-s: ", shorten(&deeds.title(), 40));
             write_wrapped(out, &head, &tell(&deeds))?;
         }
     }
     writeln!(out)
 }
 
-fn write_row(out: &mut String, row: &Row) -> fmt::Result {
+fn line(out: &mut String, [name, work, ratio, rate, share, holders]: [&str; 6]) -> fmt::Result {
+    let line =
+        format!("  {name:<12} {work:>10}  {ratio:<20}  {rate:<20} {share:>11} {holders:>15}");
+    writeln!(out, "{}", line.trim_end())
+}
+
+fn write_row(out: &mut String, result: &RunResult, row: &Row) -> fmt::Result {
+    let settings = &result.provenance.statistics;
     let against = |c: Option<&Comparison>| match c {
-        _ if row.is_baseline => " 1".into(),
-        Some(c) => format!(" {}", ratio(c.ratio, c.low, c.high, c.is_significant())),
-        None => " -".into(),
+        _ if row.is_baseline => "1".into(),
+        Some(c) => ratio(&c.estimate(settings)),
+        None => "-".into(),
     };
     let pair = |a: Option<f64>, b: Option<f64>, show: fn(f64) -> String| {
         let show = |v: Option<f64>| v.map_or_else(|| "-".into(), show);
         format!("{}/{}", show(a), show(b))
     };
-    let line = format!(
-        "  {:<12} {:>9} {:<21} {:<21} {:>11}  {:>14}",
-        shorten(row.contender, 12),
-        optional(row.work),
-        against(row.work_ratio),
-        against(row.throughput_ratio),
-        pair(row.share, row.fair, |v| if v < 1e4 { format!("{v:.0}") } else { figure(v) }),
-        pair(row.holders, row.holders_long, figure),
-    );
-    writeln!(out, "{}", line.trim_end())
+    line(
+        out,
+        [
+            &shorten(row.contender, 12),
+            &optional(row.work),
+            &against(row.work_ratio),
+            &against(row.throughput_ratio),
+            &pair(row.share, row.fair, |v| if v < 1e4 { format!("{v:.0}") } else { figure(v) }),
+            &pair(row.holders, row.holders_long, figure),
+        ],
+    )
 }
 
 /// `grace: 12 steps, 11 released; resumed: 3.1 first; all else 0`.
@@ -131,18 +160,21 @@ fn write_verdict(out: &mut String, v: &Verdict) -> fmt::Result {
         (None, Some(max)) => format!("<= {max}"),
         (None, None) => "anything".into(),
     };
-    let measured = v.measured.map_or_else(|| "not measured".into(), figure);
-    let verdict = if v.met { "met   " } else { "MISSED" };
+    let verdict = match v.outcome() {
+        "missed" => "MISSED",
+        outcome => outcome,
+    };
     let line = format!(
-        "{} {}, {}: {}{} of {} {wanted}: {measured}",
+        "{} {}, {}: {}{} of {} {wanted}: {}",
         v.experiment,
         v.case,
         v.contender,
         v.of,
         v.compared_with(),
-        v.metric
+        v.metric,
+        view::figures(v)
     );
-    write_wrapped(out, &format!("  {verdict} "), &line)
+    write_wrapped(out, &format!("  {verdict:<6} "), &line)
 }
 
 /// Writes `text` after `head`, broken between words; further lines are indented as far as `head`.

@@ -32,7 +32,7 @@ ours = { before = ["lock", "stock"], after = ["lock <pause>", "stock"] }
 
 #[test]
 fn the_terminal_report_fits_a_terminal() {
-    let text = terminal::render(&testdata::result());
+    let text = terminal::render(&testdata::result(), false);
     for line in text.lines() {
         assert!(line.chars().count() < 100, "{line}");
         assert!(!line.ends_with(' '), "{line:?}");
@@ -42,7 +42,7 @@ fn the_terminal_report_fits_a_terminal() {
 #[test]
 fn the_terminal_report_shows_every_contender_its_interval_and_what_was_missed() {
     let result = testdata::result();
-    let text = terminal::render(&result);
+    let text = terminal::render(&result, false);
     let c = result
         .comparison("three-ways", "lock", "holdfast", Metric::WorkPerVmCpuSecond)
         .expect("it was measured");
@@ -68,17 +68,17 @@ fn what_was_not_measured_is_a_dash_and_never_a_zero() {
         result.samples,
         true,
     );
-    let text = terminal::render(&again);
+    let text = terminal::render(&again, false);
     let row = text.lines().find(|l| l.starts_with("  holdfast ")).unwrap();
     assert!(row.ends_with(" -/-"), "{row}");
     assert!(text.contains("warning: partial"), "{text}");
     assert!(text.contains("not measured"), "{text}");
-    assert!(html::render(&again).contains("Preemptions were not measured."));
+    assert!(html::render(&again, false).contains("Preemptions were not measured."));
 }
 
 #[test]
 fn the_page_needs_nothing_from_elsewhere() {
-    let page = html::render(&testdata::result());
+    let page = html::render(&testdata::result(), false);
     for outside in ["src=", "href=", "@import", "url(", "<script", "<link"] {
         assert!(!page.contains(outside), "{outside}");
     }
@@ -89,7 +89,7 @@ fn the_page_needs_nothing_from_elsewhere() {
 
 #[test]
 fn the_page_has_every_plot_in_the_colours_of_its_style_sheet() {
-    let page = html::render(&testdata::result());
+    let page = html::render(&testdata::result(), false);
     // Two of intervals, one of shares; windows, latencies and preemptions of each of two cases.
     assert_eq!(page.matches("<svg ").count(), 9);
     assert_eq!(page.matches("<svg ").count(), page.matches("</svg>").count());
@@ -102,33 +102,91 @@ fn the_page_has_every_plot_in_the_colours_of_its_style_sheet() {
 }
 
 #[test]
-fn what_does_not_transfer_in_general_is_at_the_top_of_a_page() {
+fn every_report_begins_with_the_answer_and_ends_with_the_caveats() {
+    let result = testdata::result();
+    let markdown = markdown::render(&result, "make");
+    for (text, row) in [
+        (terminal::render(&result, false), "\n  holdfast  "),
+        (html::render(&result, false), "<tr><td>holdfast</td>"),
+        (markdown, "| lock | holdfast |"),
+    ] {
+        let flat = text.replace("\n  ", " ").replace('\n', " ");
+        let at = |part: &str| {
+            let part = part.replace('\n', " ");
+            flat.find(part.trim_start()).unwrap_or_else(|| panic!("{part} in {text}"))
+        };
+        let answer = at(
+            "For the same CPU time, guests under holdfast did more work than under stock in 2 of 2",
+        );
+        let case = at("Under holdfast this guest did 1.");
+        let (table, caveats) = (at(row), at("1 window does not count"));
+        assert!(answer < case && case < caveats && answer < table && table < caveats, "{text}");
+        assert!(at("Of 3 expectations 2 are met, 1 missed.") < case, "{text}");
+        assert!(answer < at("Some CPU @ 2.00GHz"), "{text}");
+    }
+}
+
+#[test]
+fn what_does_not_transfer_in_general_is_among_the_caveats_of_a_page() {
     let mut result = testdata::result();
-    let page = html::render(&result);
+    let page = html::render(&result, false);
     assert!(page.contains("The host is emulated") && !page.contains("Time is counted"));
     assert!(!page.contains("The sources had"), "it is none of them");
     result.experiments[0].name = "s5".into();
     result.provenance.qemu = Some("10.0.2 (mended), instructions counted".into());
-    let page = html::render(&result);
+    let page = html::render(&result, false);
     let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text}"));
     assert!(at("The host is emulated") < at("Time is counted"));
-    assert!(at("The sources had 4 to 32 CPUs") < at("<section>"));
+    assert!(at("</section>") < at("<h2>Caveats</h2>"));
+    assert!(at("<h2>Caveats</h2>") < at("The sources had 4 to 32 CPUs"));
     result.provenance.accelerator = "here".into();
-    assert!(!html::render(&result).contains("The host is emulated"));
+    assert!(!html::render(&result, false).contains("The host is emulated"));
+}
+
+#[test]
+fn a_quick_run_says_which_way_each_row_goes_and_how_sure_that_is() {
+    let mut result = result_of_sources();
+    result.samples.retain(|sample| sample.round < 2);
+    result.experiments.iter_mut().for_each(|e| e.windows.rounds = 2);
+    let RunResult { provenance, experiments, samples, .. } = result;
+    let result = analysis::conclude(provenance, experiments, samples, false);
+    let text = terminal::render(&result, false);
+    let (html, page) = (html::render(&result, false), markdown::render(&result, "make"));
+    for line in text.lines() {
+        assert!(line.chars().count() < 100 && !line.ends_with(' '), "{line}");
+    }
+    markdown::tests::assert_tables_are_tables(&page);
+    let mut nr_rows = 0;
+    for e in &result.experiments {
+        for effect in sources::of(&e.name).unwrap().effects {
+            let rows = verdict::compare(&result, &e.name, &effect);
+            for row in rows.iter().filter(|r| r.verdict == verdict::Verdict::Undecided) {
+                let outcome = row.outcome();
+                assert!(outcome.ends_with(" % sure"), "{}: {outcome}", row.row.name);
+                assert!(text.lines().any(|line| line.ends_with(&outcome)), "{outcome} in {text}");
+                assert!(html.contains(&html::escape(&outcome)), "{outcome}");
+                assert!(page.contains(&format!("| {outcome} |")), "{outcome}");
+                nr_rows += 1;
+            }
+        }
+    }
+    assert!(nr_rows > 50, "{nr_rows}");
+    assert!(!text.contains("(2 rounds)"), "{text}");
+    assert!(text.contains("That is a direction: 2 rounds show no more."), "{text}");
 }
 
 #[test]
 fn names_from_an_experiment_cannot_break_the_page() {
-    let page = html::render(&testdata::result());
+    let page = html::render(&testdata::result(), false);
     assert!(page.contains("lock &lt;pause&gt;"));
     assert!(!page.contains("<pause>"));
 }
 
 #[test]
-fn both_reports_tell_what_the_scheduler_did() {
+fn both_reports_have_the_counters_of_decisions_if_they_are_verbose() {
     let result = testdata::result();
-    let text = terminal::render(&result);
-    let at = text.find("  holdfast, per VM-CPU-s: grace: ").unwrap_or_else(|| panic!("{text}"));
+    let text = terminal::render(&result, true);
+    let at = text.find("  holdfast, per CPU-s: grace: ").unwrap_or_else(|| panic!("{text}"));
     let lines = text[at..].lines().take(3);
     let said = lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ");
     // 300 a second while the VM had four thirds of a CPU.
@@ -137,14 +195,16 @@ fn both_reports_tell_what_the_scheduler_did() {
         "{said}"
     );
     assert!(said.contains("; all else 0") && !said.contains(" 0 "), "{said}");
-    assert!(!text.contains("stock, per VM-CPU-s"), "{text}");
-    let page = html::render(&result);
+    assert!(!text.contains("stock, per CPU-s"), "{text}");
+    let page = html::render(&result, true);
     assert!(page.contains("<td>grace: steps</td><td>-</td><td>225</td>"));
+    assert!(!terminal::render(&result, false).contains("per CPU-s: grace"));
+    assert!(!html::render(&result, false).contains("grace: steps"));
 }
 
 #[test]
 fn the_page_explains_its_stars_and_has_no_column_twice() {
-    let page = html::render(&testdata::result());
+    let page = html::render(&testdata::result(), false);
     assert!(page.contains("<b>*</b> differs from stock"));
     for row in page.lines().collect::<String>().split("<tr>").filter(|row| row.contains("<th>")) {
         let row = row.split("</tr>").next().unwrap();
@@ -160,7 +220,7 @@ fn the_page_explains_its_stars_and_has_no_column_twice() {
 fn what_a_summary_quotes_is_shown_as_code() {
     let mut result = testdata::result();
     result.experiments[0].summary = "`a < b` and `c".into();
-    let page = html::render(&result);
+    let page = html::render(&result, false);
     assert!(page.contains("<p><code>a &lt; b</code> and `c</p>"));
 }
 
@@ -173,7 +233,7 @@ fn huge_figures_break_no_line() {
     for c in &mut result.comparisons {
         (c.ratio, c.low, c.high) = (c.ratio * 1e12, c.low * 1e-9, c.high.map(|h| h * 1e15));
     }
-    for line in terminal::render(&result).lines() {
+    for line in terminal::render(&result, false).lines() {
         assert!(line.chars().count() < 100, "{line}");
     }
 }
@@ -185,7 +245,8 @@ fn an_older_page_stays_where_the_new_one_cannot_be_written() {
     std::fs::write(&path, "an older page").unwrap();
     let result = testdata::result();
     type Write = fn(&RunResult, &Path) -> Result<(), ResultError>;
-    let writes: [Write; 2] = [html::write, |r, path| markdown::write(r, path, "")];
+    let writes: [Write; 2] =
+        [|r, path| html::write(r, path, false), |r, path| markdown::write(r, path, "")];
     for write in writes {
         // A full disk, as far as what is beside it goes.
         std::os::unix::fs::symlink("/dev/full", dir.path().join("report.html.new")).unwrap();
@@ -230,9 +291,9 @@ fn result_of_sources() -> RunResult {
 #[test]
 fn all_five_sources_fit_a_terminal_and_make_tables() {
     let result = result_of_sources();
-    let text = terminal::render(&result);
+    let text = terminal::render(&result, false);
     let page = markdown::render(&result, "holdfast lab report results/all --markdown all.md");
-    let html = html::render(&result);
+    let html = html::render(&result, false);
     for line in text.lines() {
         assert!(line.chars().count() < 100 && !line.ends_with(' '), "{line}");
     }
@@ -258,19 +319,19 @@ fn how_long_graces_had_to_be_is_told_of_who_gave_any() {
     // Of 1920 in both cases three quarters were the shortest.
     let page = markdown::render(&result, "make");
     assert!(page.contains("| holdfast | 1920 | 75.0 | 75.0 | 75.0 | 95.0 | 100 |"), "{page}");
-    let html = html::render(&result);
+    let html = html::render(&result, true);
     let row = "<tr><td>holdfast</td><td>1920</td><td>75.0</td><td>75.0</td><td>75.0</td><td>95.0</td><td>100</td></tr>";
     assert_eq!(html.matches(row).count(), 1, "{html}");
 
     let mut none = result;
     none.grace_needs.clear();
     assert!(!markdown::render(&none, "make").contains("graces"));
-    assert!(!html::render(&none).contains("graces released"));
+    assert!(!html::render(&none, true).contains("graces released"));
 }
 
 #[test]
 fn what_one_scheduler_counts_and_another_does_not_is_a_dash() {
-    let html = html::render(&testdata::result());
+    let html = html::render(&testdata::result(), true);
     let row = |name: &str, base: &str, holdfast: &str| {
         let row = format!("<tr><td>{name}</td><td>{base}</td><td>{holdfast}</td></tr>");
         assert!(html.contains(&row), "{row} in {html}");
@@ -284,9 +345,9 @@ fn what_one_scheduler_counts_and_another_does_not_is_a_dash() {
 #[test]
 fn what_was_done_to_a_vm_beside_is_shown() {
     let result = testdata::with_a_vm_beside();
-    assert!(html::render(&result).contains("<th>holdfast, to other beside</th>"));
-    let terminal = terminal::render(&result);
-    assert!(terminal.contains("holdfast, to other beside, per VM-CPU-s: grace: "), "{terminal}");
+    assert!(html::render(&result, true).contains("<th>holdfast, to other beside</th>"));
+    let terminal = terminal::render(&result, true);
+    assert!(terminal.contains("holdfast, to other beside, per CPU-s: grace: "), "{terminal}");
 }
 
 #[test]
@@ -311,8 +372,8 @@ fn counters_of_any_size_are_drawn() {
         vcpus.push(another);
     }
     let result = analysis::again(result);
-    assert!(terminal::render(&result).contains("holdfast"));
-    assert!(html::render(&result).contains("</html>"));
+    assert!(terminal::render(&result, false).contains("holdfast"));
+    assert!(html::render(&result, false).contains("</html>"));
     let experiment = &result.experiments[0];
     assert!(source_plots::spin_waits(&result, experiment, &case).is_some());
 }

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 use crate::experiment::{Case, Experiment};
 use crate::metric::{Class, Metric};
-use crate::result::{Comparison, EMULATED, RunResult};
+use crate::report::format::figure;
+use crate::result::{Comparison, EMULATED, RunResult, Verdict};
 use crate::scheduler::{Group, SHOWN};
 use crate::sources;
 
@@ -183,6 +184,16 @@ pub fn describe(experiment: &Experiment, case: &Case) -> String {
     parts.join(", ")
 }
 
+/// What an expectation is about, with its interval where that is judged: `1.49 [1.40, 1.57]`.
+pub fn figures(v: &Verdict) -> String {
+    let measured = v.measured.map_or_else(|| "not measured".into(), figure);
+    let high = v.high.map_or_else(|| "?".into(), figure);
+    match v.low {
+        Some(low) => format!("{measured} [{}, {high}]", figure(low)),
+        None => measured,
+    }
+}
+
 /// What ran the host, in words.
 pub fn accelerator(result: &RunResult) -> &str {
     match result.provenance.accelerator.as_str() {
@@ -294,7 +305,7 @@ pub fn warnings(result: &RunResult) -> Vec<String> {
     for experiment in &result.experiments {
         if experiment.windows.rounds < crate::stats::MIN_ROUNDS {
             lines.push(format!(
-                "{}: {} rounds are too few for any difference to be significant; it takes {}",
+                "{}: {} rounds show a direction and no more; a difference takes {} rounds",
                 experiment.name,
                 experiment.windows.rounds,
                 crate::stats::MIN_ROUNDS

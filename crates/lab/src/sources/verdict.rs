@@ -7,8 +7,9 @@ use std::fmt;
 use super::published::{Direction, Effect, Point, Row};
 use crate::analysis;
 use crate::metric::Metric;
+use crate::report::format::percent;
 use crate::result::RunResult;
-use crate::stats::{self, Estimate, MIN_ROUNDS};
+use crate::stats::{self, Estimate, LIKELY, MIN_ROUNDS};
 
 /// What became of something that was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,6 +73,41 @@ pub struct Compared<'a> {
     pub holdfast: [Option<Estimate>; 2],
     /// Was it seen again?
     pub verdict: Verdict,
+    /// Where that is undecided: which way it goes so far.
+    pub leaning: Option<Leaning>,
+}
+
+/// Which way a row goes of which too little was measured for a verdict.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Leaning {
+    /// What it looks like.
+    pub way: Way,
+    /// Probability of that, 0.5 to 1 as a rule.
+    pub sure: f64,
+}
+
+/// Which way a row goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// As printed.
+    Same,
+    /// The other way.
+    Other,
+    /// Up, where no change was wanted or nobody said.
+    Up,
+    /// Down, likewise.
+    Down,
+}
+
+impl Way {
+    fn as_str(self) -> &'static str {
+        match self {
+            Way::Same => "same way",
+            Way::Other => "other way",
+            Way::Up => "up",
+            Way::Down => "down",
+        }
+    }
 }
 
 /// Windows of one contender in one case.
@@ -97,6 +133,17 @@ impl Compared<'_> {
     /// Whether before and after are one case under two schedulers.
     pub fn is_one_case(&self) -> bool {
         self.row.ours.as_ref().is_some_and(|ours| ours.before.0 == ours.after.0)
+    }
+
+    /// The verdict in a table: `reproduced`; where it is undecided, `same way, 98 % sure`.
+    pub fn outcome(&self) -> String {
+        match (self.verdict, self.leaning) {
+            (Verdict::Undecided, Some(Leaning { way, sure })) => {
+                format!("{}, {} sure", way.as_str(), percent(sure))
+            }
+            (Verdict::Undecided, None) => format!("{} ({} rounds)", self.verdict, self.nr_rounds),
+            (verdict, _) => verdict.to_string(),
+        }
     }
 
     /// Why it is as it is, as far as its source's file says.
@@ -140,6 +187,7 @@ pub fn compare<'a>(result: &RunResult, experiment: &str, effect: &'a Effect) -> 
                 nr_rounds: 0,
                 holdfast: [None; 2],
                 verdict: Verdict::NotMeasurable,
+                leaning: None,
             };
         };
         let (before, after) = (series(&points.before), series(&points.after));
@@ -166,6 +214,7 @@ pub fn compare<'a>(result: &RunResult, experiment: &str, effect: &'a Effect) -> 
             nr_rounds,
             holdfast: [&points.before, &points.after].map(|Point(case, _)| gain(case)),
             verdict,
+            leaning: ours.and_then(|ours| lean(direction, ours)),
         }
     };
     effect.rows.iter().map(compared).collect()
@@ -257,18 +306,55 @@ fn judge(
     if is_smaller { Verdict::Gone } else { Verdict::Undecided }
 }
 
+fn lean(direction: Option<Direction>, e: Estimate) -> Option<Leaning> {
+    let above = e.likely_above_1()?;
+    let (went, sure) =
+        if e.ratio > 1.0 { (Direction::Up, above) } else { (Direction::Down, 1.0 - above) };
+    let way = match direction.filter(|direction| *direction != Direction::None) {
+        Some(direction) if direction == went => Way::Same,
+        Some(_) => Way::Other,
+        None if went == Direction::Up => Way::Up,
+        None => Way::Down,
+    };
+    Some(Leaning { way, sure })
+}
+
 /// What became of an effect as a whole: how many of its rows have which verdict.
 pub fn headline(rows: &[Compared]) -> String {
-    let mut counts: BTreeMap<Verdict, usize> = BTreeMap::new();
-    rows.iter().for_each(|r| *counts.entry(r.verdict).or_default() += 1);
+    let counts = counts(rows.iter().map(|r| r.verdict));
+    let leanings = leanings(rows);
+    let told = |verdict: &Verdict| match verdict {
+        Verdict::Undecided => leanings.as_str(),
+        _ => "",
+    };
     if let [verdict] = counts.keys().collect::<Vec<_>>().as_slice() {
-        return verdict.to_string();
+        return format!("{verdict}{}", told(verdict));
     }
     let parts = counts.iter().enumerate().map(|(i, (verdict, n))| match i {
-        0 => format!("{verdict} in {n} of {} rows", rows.len()),
-        _ => format!("{verdict} in {n}"),
+        0 => format!("{verdict} in {n} of {} rows{}", rows.len(), told(verdict)),
+        _ => format!("{verdict} in {n}{}", told(verdict)),
     });
     parts.collect::<Vec<_>>().join(", ")
+}
+
+/// Which way the undecided rows go: ` (likely same way in 3, unclear in 1)`; nothing if none is
+/// likely.
+fn leanings(rows: &[Compared]) -> String {
+    let undecided = rows.iter().filter(|r| r.verdict == Verdict::Undecided);
+    let likely = |r: &Compared| r.leaning.filter(|l| l.sure >= LIKELY).map(|l| l.way);
+    let mut counts = counts(undecided.map(likely));
+    let unclear = counts.remove(&None).map(|n| format!("unclear in {n}"));
+    let ways = counts.iter().map(|(way, n)| format!("{} in {n}", way.map_or("", Way::as_str)));
+    match ways.chain(unclear).collect::<Vec<_>>() {
+        _ if counts.is_empty() => String::new(),
+        parts => format!(" (likely {})", parts.join(", ")),
+    }
+}
+
+fn counts<T: Ord>(all: impl Iterator<Item = T>) -> BTreeMap<T, usize> {
+    let mut counts = BTreeMap::new();
+    all.for_each(|one| *counts.entry(one).or_default() += 1);
+    counts
 }
 
 /// A reason, and for what.
@@ -460,6 +546,36 @@ mod tests {
         assert_eq!(super::spread(&rows[1..]), None, "nothing was measured");
         let elsewhere = compare(&result, "another", &effect);
         assert_eq!(elsewhere[0].verdict, Verdict::NotMeasured);
+    }
+
+    #[test]
+    fn an_undecided_row_says_which_way_it_goes_and_how_sure_that_is() {
+        let text = "name = \"e\"\nwhat = \"\"\nunit = \"s\"\nmetric = \"time_per_op_us\"\n\
+                    direction = \"none\"\n";
+        let ours = "ours = { before = [\"lock\", \"stock\"], after = [\"lock\", \"holdfast\"] }";
+        let row = |name: &str, before: &str, after: &str| {
+            format!("[[rows]]\nname = \"{name}\"\nbefore = [{before}]\nafter = [{after}]\n{ours}\n")
+        };
+        let rows = [row("fewer", "2.0", "1.0"), row("more", "1.0", "2.0"), row("even", "", "")];
+        let effect: Effect = toml::from_str(&(text.to_owned() + &rows.concat())).unwrap();
+        let mut result = testdata::result();
+        result.samples.retain(|sample| sample.round < 2);
+        let rows = compare(&result, "three-ways", &effect);
+        let told: Vec<String> = rows.iter().map(Compared::outcome).collect();
+        let sure = told[0].strip_prefix("same way, ").unwrap_or_else(|| panic!("{told:?}"));
+        assert_eq!(told[1], format!("other way, {sure}"));
+        assert_eq!(told[2], format!("down, {sure}"));
+        let likely = "undecided (likely same way in 1, other way in 1, down in 1)";
+        assert_eq!(headline(&rows), likely);
+        let mut rows = rows;
+        rows[1].leaning = rows[1].leaning.map(|l| Leaning { sure: 0.6, ..l });
+        rows[2].leaning = None;
+        assert_eq!(rows[2].outcome(), "undecided (2 rounds)");
+        assert_eq!(headline(&rows), "undecided (likely same way in 1, unclear in 2)");
+        assert_eq!(headline(&rows[1..]), "undecided");
+        rows[1].verdict = Verdict::Gone;
+        let told = "gone today in 1 of 3 rows, undecided in 2 (likely same way in 1, unclear in 1)";
+        assert_eq!(headline(&rows), told);
     }
 
     #[test]
