@@ -137,8 +137,8 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_name = "FILE", value_parser = output_file)]
     html: Option<PathBuf>,
 
-    /// Write it as Markdown here, too: what docs/results has.
-    #[arg(long, value_name = "FILE", value_parser = output_file)]
+    /// Write it as Markdown here, too.
+    #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
 
     /// Fail if the result does not show what the experiments expect.

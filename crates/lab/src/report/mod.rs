@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Shows a result to people: a table in the terminal, a self-contained HTML page with plots, and Markdown for
-//! `docs/results`.
+//! Shows a result to people: a table in the terminal, a self-contained HTML page with plots, and
+//! Markdown for `docs/results.md`.
 //!
 //! All begin with the answer ([`answer`]) and show the same rows ([`view`]); caveats come last.
 //! None computes a figure: everything is in the result.
