@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The result contract: what a run leaves behind in `result.json`.
 //!
-//! `docs/result.md` documents it with types, units and a promise of stability;
-//! `docs/result.schema.json` is the same for programs. A test holds the three together.
+//! `docs/reference/result.md` documents it with types, units and a promise of stability;
+//! `docs/reference/result.schema.json` is the same for programs. A test holds the three together.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@ use super::*;
 use crate::testdata;
 
 fn schema() -> Value {
-    serde_json::from_str(include_str!("../../../docs/result.schema.json")).expect("it is JSON")
+    serde_json::from_str(include_str!("../../../docs/reference/result.schema.json")).expect("it is JSON")
 }
 
 /// The published schema lets later versions add fields; this version must not have any that the
@@ -64,13 +64,13 @@ fn the_schema_refuses_what_is_no_result() {
 fn the_schema_knows_every_metric() {
     let names: Vec<String> = Metric::all().iter().map(|m| m.name()).collect();
     assert_eq!(schema()["$defs"]["metric"]["enum"], json!(names));
-    let manual = include_str!("../../../docs/result.md");
+    let manual = include_str!("../../../docs/reference/result.md");
     for name in names {
         let class = ["holder_", "irq_", "head_", "waiter_", "free_", "unknown_"]
             .into_iter()
             .find_map(|c| name.strip_prefix(c));
         let name = class.map_or(name.clone(), |rest| format!("CLASS_{rest}"));
-        assert!(manual.contains(&format!("`{name}`")), "docs/result.md lacks {name}");
+        assert!(manual.contains(&format!("`{name}`")), "docs/reference/result.md lacks {name}");
     }
 }
 
