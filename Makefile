@@ -4,10 +4,7 @@
 #             scheduler and scx_holdfast make of an overcommitted host. Results go to results/demo/.
 # make test   runs every test: units, properties, BPF in the lab's kernel, a small lab experiment.
 # make build  builds everything into target/dist/.
-# make check  formatting and lints.
-# make install, make uninstall
-#             what is built, with units and examples, below PREFIX (/usr/local); packagers give
-#             DESTDIR.
+# make check  formatting, lints and pages.
 #
 # On Debian 12 with a Rust toolchain; what else the build needs is installed with apt (as root).
 
@@ -57,6 +54,8 @@ test: build test-tools
 	HOLDFAST_TOOLS=$(abspath $(TEST_TOOLS)) cargo test --release --locked --workspace --no-fail-fast -- --test-threads 2
 	@echo "== A small experiment from end to end"
 	$(DIST)/holdfast lab run experiments/smoke.toml --check --out target/smoke
+	@echo "== Pages that are made of help texts"
+	scripts/make-reference --check
 	@echo "== Workloads"
 	workloads/test.sh target/workloads/workloads
 	@echo "== Installation"
@@ -66,6 +65,7 @@ check: deps-check
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	clang-format-19 --dry-run --Werror $(C_SOURCES)
+	scripts/check-docs
 
 fmt: deps-check
 	cargo fmt --all
