@@ -33,6 +33,10 @@ pub(crate) struct Args {
     /// Write a report that a browser shows: table, worst second, histograms.
     #[arg(long, value_name = "FILE", value_parser = output_file)]
     html: Option<PathBuf>,
+
+    /// Write a picture (SVG) of 50 ms: those around the longest absence in the worst second.
+    #[arg(long, value_name = "FILE", value_parser = file)]
+    svg: Option<PathBuf>,
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
@@ -43,6 +47,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         histogram: args.histogram,
         perfetto: args.perfetto.clone(),
         html: args.html.clone(),
+        svg: args.svg.clone(),
     };
     outcome(replay.run())
 }

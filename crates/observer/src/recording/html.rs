@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! A recording as a page: a table of the VMs, histograms, and a time line of the worst second. One
-//! file that needs no other and no network.
+//! file that needs no other and no network. And the worst moment as a picture.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -15,6 +15,8 @@ use crate::report::when;
 use crate::sample::VmSample;
 
 const STYLE: &str = include_str!("report.css");
+/// Of what is drawn, also in a picture of its own.
+const LANES_STYLE: &str = include_str!("lanes.css");
 const SECOND_NS: i64 = 1_000_000_000;
 /// Time lines on a page: of the VMs that lost most in one second.
 const MAX_TIME_LINES: usize = 8;
@@ -29,7 +31,8 @@ pub(super) fn render(recording: &Recording) -> String {
     let _ = write!(
         page,
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" \
-         content=\"width=device-width\"><title>Holdfast recording</title><style>{STYLE}</style>\
+         content=\"width=device-width\"><title>Holdfast recording</title>\
+         <style>{LANES_STYLE}{STYLE}</style>\
          <h1>What preempted lock holders cost</h1><p class=\"about\">{}, {} (Linux {}), {}, {}, \
          {}{}</p>",
         when(about.begin_ns as u64),
@@ -65,6 +68,42 @@ pub(super) fn render(recording: &Recording) -> String {
     }
     page.push_str("</html>\n");
     page
+}
+
+/// The worst moment of the VM that lost most, as a picture for a page that may be light or dark.
+pub(super) fn picture(recording: &Recording) -> String {
+    /// Entries of the legend in a row, and how much room each has.
+    const ENTRIES: usize = 4;
+    const WIDTH: usize = 240;
+    const HEIGHT: usize = 20;
+    let begin = recording.about.begin_ns;
+    let (vm, from) = match worst_seconds(&recording.notes, begin)[..] {
+        [(vm, second), ..] => {
+            (vm, worst_moment(recording, vm, second).map_or(second, |(_, from)| from))
+        }
+        [] => (recording.notes.first().map_or(0, |note| note.vm), begin),
+    };
+    let (lanes, height) = lanes(recording, vm, from, DETAIL_NS);
+    let is_drawn = |class: &str| lanes.contains(&format!("\"{class}\""));
+    let drawn = LEGEND.iter().filter(|(class, _)| is_drawn(class));
+    let (mut legend, mut bottom) = (String::new(), height);
+    for (i, (class, text)) in drawn.enumerate() {
+        let (x, y) = (70 + i % ENTRIES * WIDTH, height + 18 + i / ENTRIES * HEIGHT);
+        let _ = write!(
+            legend,
+            "<rect x=\"{x}\" y=\"{y}\" width=\"12\" height=\"12\" class=\"{class}\"/>\
+             <text x=\"{}\" y=\"{}\">{text}</text>",
+            x + 18,
+            y + 11
+        );
+        bottom = y + HEIGHT;
+    }
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 1060 {bottom}\" role=\"img\" \
+         font-family=\"system-ui, sans-serif\"><style>{LANES_STYLE}</style>\
+         <rect width=\"1060\" height=\"{bottom}\" fill=\"var(--paper)\"/>\
+         <g transform=\"translate(0 8)\">{lanes}</g>{legend}</svg>\n"
+    )
 }
 
 fn table(vms: &[VmSample], seconds: f64) -> String {
@@ -153,12 +192,7 @@ fn worst_second(recording: &Recording, vm: u32, from: i64) -> String {
         legend(),
     );
     text.push_str(&time_line(recording, vm, from, SECOND_NS));
-    let here = |note: &Note| note.end_ns.min(from + SECOND_NS) - note.begin_ns.max(from);
-    let of_vm = recording.notes.iter().filter(|note| note.vm == vm && is_blocking(note));
-    let longest = of_vm.filter(|note| here(note) > 0).max_by_key(|note| here(note));
-    if let Some(longest) = longest {
-        // With what was before it.
-        let from = (longest.begin_ns - DETAIL_NS / 4).clamp(from, from + SECOND_NS - DETAIL_NS);
+    if let Some((longest, from)) = worst_moment(recording, vm, from) {
         let _ = write!(
             text,
             "<p>In large, from {:.3} s on: the longest absence in it, {} of vCPU {}.</p>",
@@ -171,12 +205,31 @@ fn worst_second(recording: &Recording, vm: u32, from: i64) -> String {
     text
 }
 
+/// The longest absence in a second of a VM, and where a time line begins that shows it in large,
+/// with what was before it.
+fn worst_moment(recording: &Recording, vm: u32, from: i64) -> Option<(&Note, i64)> {
+    let here = |note: &Note| note.end_ns.min(from + SECOND_NS) - note.begin_ns.max(from);
+    let of_vm = recording.notes.iter().filter(|note| note.vm == vm && is_blocking(note));
+    let longest = of_vm.filter(|note| here(note) > 0).max_by_key(|note| here(note))?;
+    let begin = longest.begin_ns - DETAIL_NS / 4;
+    Some((longest, begin.clamp(from, from + SECOND_NS - DETAIL_NS)))
+}
+
 /// Does it keep siblings waiting?
 fn is_blocking(note: &Note) -> bool {
     note.event == Event::Preempted && note.class.is_protected()
 }
 
 fn time_line(recording: &Recording, vm: u32, from: i64, len_ns: i64) -> String {
+    let (lanes, height) = lanes(recording, vm, from, len_ns);
+    format!(
+        "<div class=\"wide\"><svg viewBox=\"0 0 1060 {height}\" role=\"img\" \
+         aria-label=\"time line\">{lanes}</svg></div>"
+    )
+}
+
+/// A lane for each vCPU, with a scale below, and how high it is; 1060 wide.
+fn lanes(recording: &Recording, vm: u32, from: i64, len_ns: i64) -> (String, usize) {
     const WIDTH: f64 = 960.0;
     const LANE: usize = 26;
     let to = from + len_ns;
@@ -187,9 +240,7 @@ fn time_line(recording: &Recording, vm: u32, from: i64, len_ns: i64) -> String {
         vcpus.entry(note.vcpu).or_default().add(note, x(note.begin_ns), x(note.end_ns));
     }
     let height = vcpus.len() * LANE + 24;
-    let mut svg = format!(
-        "<div class=\"wide\"><svg viewBox=\"0 0 1060 {height}\" role=\"img\" aria-label=\"time line\">"
-    );
+    let mut svg = String::new();
     for (number, (vcpu, lane)) in vcpus.iter().enumerate() {
         let y = number * LANE;
         let _ = write!(
@@ -230,7 +281,7 @@ fn time_line(recording: &Recording, vm: u32, from: i64, len_ns: i64) -> String {
             i64::from(tenth) * len_ns / 10_000_000
         );
     }
-    svg + "</svg></div>"
+    (svg, height)
 }
 
 /// What is drawn of a vCPU. What begins and ends in the same pixels is one mark: there is no more to see,
@@ -279,6 +330,19 @@ fn kind(note: &Note) -> &'static str {
     }
 }
 
+/// Classes of style of a lane, and what they mean.
+const LEGEND: [(&str, &str); 9] = [
+    ("runs", "runs"),
+    ("holder", "preempted holding a lock"),
+    ("irq", "preempted serving an interrupt"),
+    ("head", "preempted next in line"),
+    ("waiter", "preempted in a queue"),
+    ("free", "preempted, delays no vCPU"),
+    ("unknown", "preempted, unknown"),
+    ("halted", "halted in a queue"),
+    ("idle", "idle"),
+];
+
 fn legend() -> String {
     let entry = |(class, text): (&str, &str)| {
         format!(
@@ -286,19 +350,7 @@ fn legend() -> String {
              {text}</span> "
         )
     };
-    [
-        ("runs", "runs"),
-        ("holder", "preempted holding a lock"),
-        ("irq", "preempted serving an interrupt"),
-        ("head", "preempted next in line"),
-        ("waiter", "preempted in a queue"),
-        ("free", "preempted, free"),
-        ("unknown", "preempted, unknown"),
-        ("halted", "halted in a queue"),
-        ("idle", "idle"),
-    ]
-    .map(entry)
-    .concat()
+    LEGEND.map(entry).concat()
 }
 
 /// A histogram, in the colour that its class has on the time line.
@@ -392,6 +444,17 @@ mod tests {
         assert!(page.contains("web &lt;1&gt;") && !page.contains("web <1>"));
         assert!(page.contains("class=\"holder\"><title>holder, 4.0ms"), "{page}");
         assert!(page.contains("class=\"lost\""));
+    }
+
+    #[test]
+    fn the_picture_shows_the_longest_absence_and_explains_its_colours() {
+        let mut recording = recording();
+        let svg = picture(&recording);
+        assert!(svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n"), "{svg}");
+        assert!(svg.contains("class=\"holder\"><title>holder, 4.0ms"), "{svg}");
+        assert!(svg.contains("preempted holding a lock") && !svg.contains("preempted, unknown"));
+        recording.notes.clear();
+        assert!(!picture(&recording).contains("preempted"), "there is nothing to show");
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub struct Replay {
     pub perfetto: Option<PathBuf>,
     /// Write an HTML report there.
     pub html: Option<PathBuf>,
+    /// Write a picture of the worst moment there.
+    pub svg: Option<PathBuf>,
 }
 
 impl Replay {
@@ -44,6 +46,10 @@ impl Replay {
         if let Some(path) = &self.html {
             let page = html::render(&recording);
             write_file(path, "write the report", |out| out.write_all(page.as_bytes()))?;
+        }
+        if let Some(path) = &self.svg {
+            let picture = html::picture(&recording);
+            write_file(path, "write the picture", |out| out.write_all(picture.as_bytes()))?;
         }
         let sample = recording.summary();
         let text = if self.json {
@@ -67,16 +73,21 @@ impl Replay {
 
     /// Nothing is to be written over the recording, nor one output over another.
     fn check_outputs(&self) -> Result<(), ObserverError> {
-        let (html, perfetto) = (self.html.as_deref(), self.perfetto.as_deref());
-        for (action, output, other, what) in [
-            ("write the report", html, Some(self.path.as_path()), "the recording"),
-            ("write the trace", perfetto, Some(self.path.as_path()), "the recording"),
-            ("write the trace", perfetto, html, "the report, too"),
+        let mut taken = vec![(self.path.as_path(), "the recording")];
+        for (action, output) in [
+            ("write the report", &self.html),
+            ("write the trace", &self.perfetto),
+            ("write the picture", &self.svg),
         ] {
-            let (Some(output), Some(other)) = (output, other) else { continue };
-            if is_same_file(output, other) {
-                return Err(ObserverError::SameFile { action, path: output.to_owned(), what });
+            let Some(output) = output else { continue };
+            if let Some((_, what)) = taken.iter().find(|(other, _)| is_same_file(output, other)) {
+                return Err(ObserverError::File {
+                    action,
+                    path: output.to_owned(),
+                    source: format!("that is {what}; name another file").into(),
+                });
             }
+            taken.push((output, "another output, too"));
         }
         Ok(())
     }
@@ -189,6 +200,7 @@ mod tests {
             histogram: false,
             html: html.map(in_dir),
             perfetto: perfetto.map(in_dir),
+            svg: Some(in_dir("picture")),
         };
         let again = format!("../{}/new", dir.path().file_name().unwrap().to_str().unwrap());
         for (html, perfetto) in [
@@ -200,6 +212,8 @@ mod tests {
             (Some("new"), Some(again.as_str())),
             (Some("new"), Some("link")),
             (Some("link"), Some("link2")),
+            (Some("picture"), None),
+            (None, Some("picture")),
         ] {
             let error = replay(html, perfetto).run().unwrap_err();
             assert!(matches!(error, ObserverError::SameFile { .. }), "{error}");
