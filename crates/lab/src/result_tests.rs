@@ -6,7 +6,8 @@ use super::*;
 use crate::testdata;
 
 fn schema() -> Value {
-    serde_json::from_str(include_str!("../../../docs/reference/result.schema.json")).expect("it is JSON")
+    serde_json::from_str(include_str!("../../../docs/reference/result.schema.json"))
+        .expect("it is JSON")
 }
 
 /// The published schema lets later versions add fields; this version must not have any that the
