@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Experiments as data: what runs, against what, for how long, and what it must show.
 //!
-//! An experiment is a TOML file; `docs/lab/experiments.md` is the manual for writing one. Everything the
-//! runner does follows from these types, and a result carries them verbatim.
+//! An experiment is a TOML file; `docs/lab/experiments.md` is the manual for writing one.
+//! Everything the runner does follows from these types, and a result carries them verbatim.
 
 mod case;
 mod check;

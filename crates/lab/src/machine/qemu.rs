@@ -68,7 +68,8 @@ pub(super) fn host(
     command.args(&words[1..]);
     let (accel, cpu) = match how {
         Acceleration::Kvm => ("kvm", "host"),
-        // There is one count for all CPUs; and a thread for each loses hosts that run guests (docs/lab/machine.md).
+        // There is one count for all CPUs; and a thread for each loses hosts that run guests
+        // (docs/lab/machine.md).
         Acceleration::Tcg if counts || !spec.guest_kernels.is_empty() => {
             ("tcg,thread=single", TCG_CPU)
         }
