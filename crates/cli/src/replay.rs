@@ -35,7 +35,7 @@ pub(crate) struct Args {
     html: Option<PathBuf>,
 
     /// Write a picture (SVG) of 50 ms: those around the longest absence in the worst second.
-    #[arg(long, value_name = "FILE", value_parser = file)]
+    #[arg(long, value_name = "FILE", value_parser = output_file)]
     svg: Option<PathBuf>,
 }
 

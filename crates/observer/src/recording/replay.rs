@@ -81,11 +81,7 @@ impl Replay {
         ] {
             let Some(output) = output else { continue };
             if let Some((_, what)) = taken.iter().find(|(other, _)| is_same_file(output, other)) {
-                return Err(ObserverError::File {
-                    action,
-                    path: output.to_owned(),
-                    source: format!("that is {what}; name another file").into(),
-                });
+                return Err(ObserverError::SameFile { action, path: output.to_owned(), what });
             }
             taken.push((output, "another output, too"));
         }
