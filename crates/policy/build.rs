@@ -6,7 +6,7 @@ use std::{env, path::PathBuf};
 
 use bindgen::callbacks::{EnumVariantValue, ItemInfo, ItemKind, ParseCallbacks};
 
-/// `hf_class` and `HF_FREE` in C are `VcpuClass` and `Free` in Rust.
+/// `hf_class` and `HF_PREEMPTIBLE` in C are `VcpuClass` and `Preemptible` in Rust.
 #[derive(Debug)]
 struct RustNames;
 

@@ -43,7 +43,7 @@ fn classifies_what_a_vcpu_does() {
     for (version, _) in ALL {
         let (mut mem, layout, guest) = guest(version, 4);
         let class = |mem: &FakeMemory| guest.facts(mem, 0).unwrap().class();
-        assert_eq!(class(&mem), VcpuClass::Free);
+        assert_eq!(class(&mem), VcpuClass::Preemptible);
         put_preempt_count(&mut mem, &layout, 0, 1);
         assert_eq!(class(&mem), VcpuClass::Holder);
         put_preempt_count(&mut mem, &layout, 0, hardirq(&layout));
@@ -63,10 +63,10 @@ fn an_idle_vcpu_is_free_until_it_takes_a_lock() {
         let (mut mem, layout, guest) = guest(version, 4);
         mem.put_u64(area_at(3) + u64::from(layout.current_task.unwrap()), IDLE_TASK + 3 * 0x2000);
         for (value, class) in [
-            (1, VcpuClass::Free),
+            (1, VcpuClass::Preemptible),
             (2, VcpuClass::Holder),
             (hardirq(&layout) + 1, VcpuClass::Irq),
-            (0, VcpuClass::Free),
+            (0, VcpuClass::Preemptible),
         ] {
             put_preempt_count(&mut mem, &layout, 3, value);
             let facts = guest.facts(&mem, 6).unwrap();

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 /// Class of a vCPU at the moment it lost its CPU, as the observer names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// In no critical section.
-    Free,
+    /// Preempting it delays no sibling.
+    Preemptible,
     /// Holds a spinlock or has preemption off.
     Holder,
     /// Serves an interrupt.
@@ -26,12 +26,12 @@ pub enum Class {
 impl Class {
     /// All classes, most harmful first.
     pub const ALL: [Class; 6] =
-        [Class::Holder, Class::Irq, Class::Head, Class::Waiter, Class::Free, Class::Unknown];
+        [Class::Holder, Class::Irq, Class::Head, Class::Waiter, Class::Preemptible, Class::Unknown];
 
     /// The key in the observer's output, and the name in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
-            Class::Free => "free",
+            Class::Preemptible => "preemptible",
             Class::Holder => "holder",
             Class::Irq => "irq",
             Class::Waiter => "waiter",
@@ -44,7 +44,7 @@ impl Class {
     fn facts(self, name: &str, title: &str) -> (String, String, Better) {
         let better = match self {
             Class::Holder | Class::Irq | Class::Head => Better::Lower,
-            Class::Waiter | Class::Free | Class::Unknown => Better::Neither,
+            Class::Waiter | Class::Preemptible | Class::Unknown => Better::Neither,
         };
         (format!("{}_{name}", self.as_str()), format!("{} {title}", self.as_str()), better)
     }

@@ -93,8 +93,7 @@ mod tests {
     use super::*;
 
     fn line(holder: u64, lost: u64, readable: bool) -> Value {
-        let zero =
-            json!({"free": 0, "holder": holder, "irq": 0, "waiter": 0, "head": 0, "unknown": 1});
+        let zero = json!({"preemptible": 0, "holder": holder, "irq": 0, "waiter": 0, "head": 0, "unknown": 1});
         json!({
             "schema": "holdfast.preemptions/1", "t_ns": 1, "lost_events": lost,
             "vms": [{"pid": 7, "vcpus": [{
@@ -113,7 +112,7 @@ mod tests {
     fn subtracts_earlier_counts() {
         let found = grown(line(10, 0, true), line(30, 0, true), 7);
         assert_eq!(found[&Class::Holder], Preempted { count: 20, long: 10, offcpu_ns: 20_000 });
-        assert_eq!(found[&Class::Free], Preempted::default());
+        assert_eq!(found[&Class::Preemptible], Preempted::default());
     }
 
     #[test]

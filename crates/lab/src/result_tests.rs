@@ -67,7 +67,7 @@ fn the_schema_knows_every_metric() {
     assert_eq!(schema()["$defs"]["metric"]["enum"], json!(names));
     let manual = include_str!("../../../docs/reference/result.md");
     for name in names {
-        let class = ["holder_", "irq_", "head_", "waiter_", "free_", "unknown_"]
+        let class = ["holder_", "irq_", "head_", "waiter_", "preemptible_", "unknown_"]
             .into_iter()
             .find_map(|c| name.strip_prefix(c));
         let name = class.map_or(name.clone(), |rest| format!("CLASS_{rest}"));

@@ -107,8 +107,8 @@ pub const SHOWN: [Group; 8] = [
         "yields at pause exits",
         &[
             ("to a holder", "nr_pause_to_holder"),
-            ("to one called", "nr_pause_to_called"),
-            ("to the one named", "nr_pause_to_named"),
+            ("to a call pending", "nr_pause_to_call_pending"),
+            ("to the candidate", "nr_pause_to_candidate"),
             ("refused", "nr_pause_refused"),
         ],
     ),
@@ -116,8 +116,8 @@ pub const SHOWN: [Group; 8] = [
         "yields after kicks",
         &[
             ("to a holder", "nr_kick_to_holder"),
-            ("to one called", "nr_kick_to_called"),
-            ("to the next owner", "nr_kick_to_named"),
+            ("to a call pending", "nr_kick_to_call_pending"),
+            ("to the next owner", "nr_kick_to_candidate"),
             ("refused", "nr_kick_refused"),
         ],
     ),
@@ -125,17 +125,17 @@ pub const SHOWN: [Group; 8] = [
         "yields after IPIs",
         &[
             ("to a holder", "nr_ipi_to_holder"),
-            ("to one called", "nr_ipi_to_called"),
-            ("to the one named", "nr_ipi_to_named"),
+            ("to a call pending", "nr_ipi_to_call_pending"),
+            ("to the candidate", "nr_ipi_to_candidate"),
             ("refused", "nr_ipi_refused"),
         ],
     ),
     (
-        "looks",
+        "probes",
         &[
-            ("to a holder", "nr_look_to_holder"),
-            ("to one called", "nr_look_to_called"),
-            ("busy", "nr_looked"),
+            ("to a holder", "nr_probe_to_holder"),
+            ("to a call pending", "nr_probe_to_call_pending"),
+            ("left running", "nr_probed"),
             ("missed", "nr_missed"),
         ],
     ),
@@ -147,11 +147,11 @@ pub const SHOWN: [Group; 8] = [
             ("irq", "nr_preempted_irq"),
             ("head", "nr_preempted_head"),
             ("waiter", "nr_preempted_waiter"),
-            ("free", "nr_preempted_free"),
+            ("preemptible", "nr_preempted_preemptible"),
             ("unknown", "nr_preempted_unknown"),
         ],
     ),
-    ("tasks", &[("preempted by one that wakes", "nr_wakeup_preempt"), ("late turns", "nr_late")]),
+    ("tasks", &[("preempted by a waking task", "nr_wakeup_preempt"), ("starving", "nr_starving")]),
 ];
 
 #[cfg(test)]

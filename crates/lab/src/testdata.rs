@@ -165,7 +165,7 @@ fn snapshot(t_s: f64, within: f64, ops_per_cpu_s: f64, contender: usize) -> Snap
     let holders = f64::from([180, 170, 12][contender]) * within;
     let by_class = |per: f64| {
         let holder = (holders * per) as u64;
-        json!({"free": (300.0 * within * per) as u64, "holder": holder, "irq": holder / 9,
+        json!({"preemptible": (300.0 * within * per) as u64, "holder": holder, "irq": holder / 9,
                "waiter": (90.0 * within * per) as u64, "head": holder / 12, "unknown": 0})
     };
     let vcpu = json!({"vcpu": 0, "tid": 101, "readable": true, "kernel": "7.2.12",
@@ -196,12 +196,12 @@ fn snapshot(t_s: f64, within: f64, ops_per_cpu_s: f64, contender: usize) -> Snap
             need.iter().for_each(|(i, n)| need_us_log2[*i] = (n * within) as u64);
             let decisions = json!({"nr_extended": 300.0 * within, "nr_released": 80.0 * within,
                 "grace_ns": 8e6 * within, "nr_pause_to_holder": 12.0 * within,
-                "nr_preempted_free": 400.0 * within, "nr_unprotected": 500.0 * within,
+                "nr_preempted_preemptible": 400.0 * within, "nr_unprotected": 500.0 * within,
                 "grace_need_us_log2": need_us_log2});
             // Who reads no guests has no VMs.
             let vms = if contender == 2 { json!({"100": decisions}) } else { json!({}) };
             let line = json!({"errno": 0, "args": {"resp": {"nr_vms_readable": 1,
-                "nr_kept": 20.0 * within, "nr_wakeup_preempt": 30.0 * within, "nr_late": 0,
+                "nr_kept": 20.0 * within, "nr_wakeup_preempt": 30.0 * within, "nr_starving": 0,
                 "vms": vms}}});
             Counted::parse(&line.to_string(), ns(t_s)).expect("it is an answer")
         }),

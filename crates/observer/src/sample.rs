@@ -339,7 +339,7 @@ pub(crate) mod tests {
         counters.offcpu_ns.0[holder] = holders << 20;
         counters.offcpu_over_cap.0[holder] = holders;
         counters.offcpu_hist.0[holder].0[20] = holders;
-        counters.samples.0[VcpuClass::Free as usize] = 6 * holders;
+        counters.samples.0[VcpuClass::Preemptible as usize] = 6 * holders;
         counters.samples.0[VcpuClass::Waiter as usize] = 2 * holders;
         counters.samples.0[VcpuClass::Unknown as usize] = holders;
         counters.samples_holder_off = holders;
@@ -378,7 +378,7 @@ pub(crate) mod tests {
         let of = |unknown: u64, free: u64| {
             let mut counters = Counters::default();
             counters.preemptions.0[VcpuClass::Unknown as usize] = unknown;
-            counters.samples.0[VcpuClass::Free as usize] = free;
+            counters.samples.0[VcpuClass::Preemptible as usize] = free;
             counters.tells_classes()
         };
         assert!(of(0, 0) && of(0, 1) && of(842, 1));

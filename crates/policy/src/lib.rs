@@ -2,7 +2,7 @@
 //! The decisions of Holdfast, callable from Rust.
 //!
 //! `policy.h` is the one place where they are written; this crate compiles it for user space and
-//! gives it a safe face, for the reader, the simulator and the property tests. The BPF scheduler
+//! gives it a safe face, for the reader, the scheduler, the reader and the property tests. The BPF scheduler
 //! includes the same file.
 
 #[allow(missing_docs, unreachable_pub, non_camel_case_types, dead_code)]
@@ -26,13 +26,13 @@ pub const NR_TARGETS: usize = raw::HF_NR_TARGETS as usize;
 impl VcpuClass {
     /// Every class, in the order of its number.
     pub const ALL: [Self; NR_CLASSES] =
-        [Self::Unknown, Self::Free, Self::Holder, Self::Irq, Self::Waiter, Self::Head];
+        [Self::Unknown, Self::Preemptible, Self::Holder, Self::Irq, Self::Waiter, Self::Head];
 
     /// The name used in every output.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unknown => "unknown",
-            Self::Free => "free",
+            Self::Preemptible => "preemptible",
             Self::Holder => "holder",
             Self::Irq => "irq",
             Self::Waiter => "waiter",
@@ -71,32 +71,32 @@ impl Params {
         slice_ns: 2_000_000,
         grace_max_ns: 3_000_000,
         grace_step_ns: 30_000,
-        grace_bank_max_ns: 20_000_000,
+        grace_budget_max_ns: 20_000_000,
         grace_share_permille: 100,
         resume_boost_permille: 2500,
         spin_ns: 200_000,
-        look_ns: 100_000,
+        probe_ns: 100_000,
         wakeup_margin_permille: 500,
         sibling_margin_permille: 1500,
     };
 
     /// Decides, at the end of a turn or of a step of grace, whether a vCPU keeps its CPU.
-    /// `bank_ns` is the grace its VM has saved.
+    /// `budget_ns` is the grace its VM has saved.
     pub fn decide(
         &self,
         grace: &mut Grace,
-        bank_ns: &mut u64,
+        budget_ns: &mut u64,
         class: VcpuClass,
         siblings: &Siblings,
     ) -> Decision {
         // SAFETY: valid, distinct references; nothing is kept.
-        unsafe { raw::hf_grace_decide(grace, bank_ns, class, siblings, self) }
+        unsafe { raw::hf_grace_decide(grace, budget_ns, class, siblings, self) }
     }
 
     /// What a vCPU that is preempted with this class is taken for, which has used `cpu_ns` of CPU time.
-    pub fn believed(&self, class: VcpuClass, grace: &Grace, cpu_ns: u64) -> VcpuClass {
+    pub fn trusted(&self, class: VcpuClass, grace: &Grace, cpu_ns: u64) -> VcpuClass {
         // SAFETY: reads `grace` and `self` only.
-        unsafe { raw::hf_believed(class, grace, cpu_ns, self) }
+        unsafe { raw::hf_trusted(class, grace, cpu_ns, self) }
     }
 
     /// A running vCPU has a pause-loop exit at `now_ns`: has it spun for longer than is good for it?
@@ -106,15 +106,15 @@ impl Params {
     }
 
     /// How soon a vCPU is looked at that has just come to run.
-    pub fn first_look(&self, random: u32) -> u64 {
+    pub fn first_probe(&self, random: u32) -> u64 {
         // SAFETY: reads `self` only.
-        unsafe { raw::hf_first_look(random, self) }
+        unsafe { raw::hf_first_probe(random, self) }
     }
 
     /// Grace saved by a VM after one of its vCPUs ran for `ran_ns`.
-    pub fn earn(&self, bank_ns: u64, ran_ns: u64) -> u64 {
+    pub fn earn(&self, budget_ns: u64, ran_ns: u64) -> u64 {
         // SAFETY: reads `self` only.
-        unsafe { raw::hf_grace_earn(bank_ns, ran_ns, self) }
+        unsafe { raw::hf_grace_earn(budget_ns, ran_ns, self) }
     }
 
     /// Virtual time of a task that becomes runnable; `slept` if it did not want to run before.
@@ -138,9 +138,9 @@ impl Params {
     }
 
     /// How much further the tasks of a CPU are when its time, which is `here`, begins anew with the host's; 0: it need not.
-    pub fn begin_anew(&self, vtime_now: u64, here: u64) -> u64 {
+    pub fn rebase(&self, vtime_now: u64, here: u64) -> u64 {
         // SAFETY: reads `self` only.
-        unsafe { raw::hf_begin_anew(vtime_now, here, self) }
+        unsafe { raw::hf_rebase(vtime_now, here, self) }
     }
 
     /// How far the times of two CPUs are apart by nothing but who wants them.
@@ -156,9 +156,9 @@ impl Params {
     }
 
     /// How far behind the host's virtual time a task of `weight` may be.
-    pub fn credit(&self, weight: u32, slept: bool) -> u64 {
+    pub fn lag_limit(&self, weight: u32, slept: bool) -> u64 {
         // SAFETY: reads `self` only.
-        unsafe { raw::hf_credit(weight, slept, self) }
+        unsafe { raw::hf_lag_limit(weight, slept, self) }
     }
 
     /// Virtual time of a group after a member of `weight` ran, at the host's virtual time `vtime_now`.
@@ -181,9 +181,9 @@ impl Params {
     }
 
     /// Virtual time of a task whose CPU nobody else could have had: ahead by `slices` at most.
-    pub fn forgive(&self, vtime: u64, vtime_now: u64, weight: u32, slices: u32) -> u64 {
+    pub fn clamp_lag(&self, vtime: u64, vtime_now: u64, weight: u32, slices: u32) -> u64 {
         // SAFETY: reads `self` only.
-        unsafe { raw::hf_forgive(vtime, vtime_now, weight, slices, self) }
+        unsafe { raw::hf_clamp_lag(vtime, vtime_now, weight, slices, self) }
     }
 
     /// Position in the queue of a runnable task that was `class` when it stopped; `woken` if it had
@@ -225,9 +225,9 @@ pub fn is_worth_extending(class: VcpuClass, siblings: &Siblings) -> bool {
 }
 
 /// A vCPU that has used `cpu_ns` of CPU time is seen with this class.
-pub fn see(grace: &mut Grace, class: VcpuClass, cpu_ns: u64) {
+pub fn note_class(grace: &mut Grace, class: VcpuClass, cpu_ns: u64) {
     // SAFETY: valid reference; nothing is kept.
-    unsafe { raw::hf_see(grace, class, cpu_ns) }
+    unsafe { raw::hf_note_class(grace, class, cpu_ns) }
 }
 
 /// Who should have the CPU of a vCPU that spins. `named`: KVM asked for somebody; `spun_long`: it has
@@ -239,15 +239,15 @@ pub fn yield_target(class: VcpuClass, siblings: &Siblings, named: bool, spun_lon
 
 /// Who should have the CPU of a vCPU that is looked at between turns. `told`: waiters for locks tell that they wait;
 /// `spun_long`: it has looked like one that spins for a holder for long.
-pub fn look_target(class: VcpuClass, siblings: &Siblings, told: bool, spun_long: bool) -> Target {
+pub fn probe_target(class: VcpuClass, siblings: &Siblings, told: bool, spun_long: bool) -> Target {
     // SAFETY: reads `siblings` only.
-    unsafe { raw::hf_look_target(class, siblings, told, spun_long) }
+    unsafe { raw::hf_probe_target(class, siblings, told, spun_long) }
 }
 
 /// Has a task waited for so long that it has a turn, whatever it weighs?
-pub fn is_late(waited_ns: u64) -> bool {
+pub fn is_starving(waited_ns: u64) -> bool {
     // SAFETY: a pure function of its argument.
-    unsafe { raw::hf_is_late(waited_ns) }
+    unsafe { raw::hf_is_starving(waited_ns) }
 }
 
 /// The host's virtual time, when `least` is that of whoever is furthest behind.
@@ -257,9 +257,9 @@ pub fn advance(vtime_now: u64, least: u64) -> u64 {
 }
 
 /// May the virtual time of a CPU begin anew with the host's at `now_ns`, which looked at `since_ns` last?
-pub fn may_begin_anew(now_ns: u64, since_ns: u64) -> bool {
+pub fn may_rebase(now_ns: u64, since_ns: u64) -> bool {
     // SAFETY: a pure function of its arguments.
-    unsafe { raw::hf_may_begin_anew(now_ns, since_ns) }
+    unsafe { raw::hf_may_rebase(now_ns, since_ns) }
 }
 
 /// The virtual times of two vCPUs after the first gave its CPU to the second. Of both before: virtual time and weight.

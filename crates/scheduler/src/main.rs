@@ -261,11 +261,11 @@ fn load<'a>(
         slice_ns: params.slice_ns,
         grace_max_ns: params.grace_max_ns,
         grace_step_ns: params.grace_step_ns,
-        grace_bank_max_ns: params.grace_bank_max_ns,
+        grace_budget_max_ns: params.grace_budget_max_ns,
         grace_share_permille: params.grace_share_permille,
         resume_boost_permille: params.resume_boost_permille,
         spin_ns: params.spin_ns,
-        look_ns: params.look_ns,
+        probe_ns: params.probe_ns,
         wakeup_margin_permille: params.wakeup_margin_permille,
         sibling_margin_permille: params.sibling_margin_permille,
     };

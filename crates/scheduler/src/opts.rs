@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the command line says.
+//! The command line.
 
 use std::time::Duration;
 
@@ -10,71 +10,77 @@ use holdfast_bpf::BtfFiles;
 use holdfast_policy::Params;
 use scx_utils::libbpf_clap_opts::LibbpfOpts;
 
-/// A sched_ext scheduler for KVM hosts that does not lose a lock holder.
+/// A sched_ext scheduler for KVM hosts that avoids lock-holder preemption.
 ///
-/// It finds the vCPUs of the host by itself, reads from outside what their guest kernels are
-/// doing, and lets a vCPU that holds a lock finish before it is preempted. Guests need no change
-/// and no agent. Ctrl-C unloads it; the host goes back to its own scheduler.
+/// It discovers the vCPUs of the host, reads the state of their guest kernels from outside, and
+/// lets a vCPU that holds a lock finish before it is preempted. Guests need no change and no agent.
+/// Ctrl-C unloads it and gives the host back to the kernel's own scheduler.
 ///
-/// Exit codes: 0 ended as asked (by SysRq-S, too), 1 failed, or ended by the kernel, 2 wrong usage,
-/// 77 refused by this host, or for want of privileges: nothing was loaded. `holdfast doctor` shows
-/// what is checked before.
+/// Exit codes: 0 ended as asked (SysRq-S counts as asking), 1 failed or ended by the kernel,
+/// 2 wrong usage, 77 refused by this host, or for want of privileges: nothing was loaded. `holdfast
+/// doctor` shows what is checked before.
 #[derive(Debug, Parser)]
 pub(crate) struct Opts {
-    /// Time a task may run while others wait, in us: 100 to 20000. The kernel ends a scheduler under which a task waits
-    /// for 30 s, as it would with 20000 where 1500 tasks want each CPU.
+    /// Slice: how long a task may run while others wait, in us, 100 to 20000. The kernel ends a
+    /// scheduler under which a task waits for 30 s: with 20000 that takes 1500 tasks on one CPU.
     #[clap(short = 's', long, default_value_t = Params::DEFAULT.slice_ns / 1000)]
     #[clap(value_parser = value_parser!(u64).range(100..=20_000))]
     pub(crate) slice_us: u64,
 
-    /// Longest time a vCPU in a critical section is kept running past its turn, in us: 5 to 10000.
+    /// Cap of a grace: how long a protected vCPU runs on at the end of its slice, in us, 5 to
+    /// 10000.
     #[clap(long, default_value_t = Params::DEFAULT.grace_max_ns / 1000)]
     #[clap(value_parser = value_parser!(u64).range(5..=10_000))]
     pub(crate) grace_max_us: u64,
 
-    /// After how long such a vCPU is looked at first, in us, 5 to --grace-max-us; each further look is twice as late.
+    /// First step of a grace, after which the vCPU is probed, in us, 5 to --grace-max-us. Each
+    /// further step is twice as long.
     #[clap(long, default_value_t = Params::DEFAULT.grace_step_ns / 1000)]
     #[clap(value_parser = value_parser!(u64).range(5..=10_000))]
     pub(crate) grace_step_us: u64,
 
-    /// Most grace a VM may use, in per mille of the CPU time it uses: 0 to 1000.
+    /// Grace that a VM earns, in per mille of the CPU time that it uses: 0 to 1000.
     #[clap(long, default_value_t = Params::DEFAULT.grace_share_permille)]
     #[clap(value_parser = value_parser!(u32).range(0..=1000))]
     pub(crate) grace_share: u32,
 
-    /// Most grace a VM can save up, in us: 0 to 1000000.
-    #[clap(long, default_value_t = Params::DEFAULT.grace_bank_max_ns / 1000)]
+    /// Budget: most grace that a VM can save up, in us, 0 to 1000000.
+    #[clap(long, default_value_t = Params::DEFAULT.grace_budget_max_ns / 1000)]
     #[clap(value_parser = value_parser!(u64).range(0..=1_000_000))]
-    pub(crate) grace_bank_us: u64,
+    pub(crate) grace_budget_us: u64,
 
-    /// How far ahead of its turn a preempted lock holder is queued, in per mille of a slice: 0 to 10000. Best as long as
-    /// a turn and the longest grace together, as the defaults are: change it with them.
+    /// Resume boost: how far ahead of its place a preempted, protected vCPU is queued, in per mille
+    /// of a slice, 0 to 10000. Best as long as a slice and the longest grace together, as the
+    /// defaults are: change it with them.
     #[clap(long, default_value_t = Params::DEFAULT.resume_boost_permille)]
     #[clap(value_parser = value_parser!(u32).range(0..=10_000))]
     pub(crate) resume_boost: u32,
 
-    /// How soon a running vCPU is looked at while siblings of it are preempted in critical sections or in a lock's queue,
-    /// in us, 20 to 100000; a look that finds it busy makes the next one twice as late. The first one after it has come to
-    /// run is sooner, at random, by up to 32 times.
-    #[clap(long, default_value_t = Params::DEFAULT.look_ns / 1000)]
+    /// How soon a running vCPU is probed while its VM has blockers, in us, 20 to 100000. A probe
+    /// that leaves it running makes the next one twice as late. The first probe of a vCPU that has
+    /// begun to run is sooner, at random, by up to 32 times.
+    #[clap(long, default_value_t = Params::DEFAULT.probe_ns / 1000)]
     #[clap(value_parser = value_parser!(u64).range(20..=100_000))]
-    pub(crate) look_us: u64,
+    pub(crate) probe_us: u64,
 
-    /// How long a vCPU may spin, as pause-loop exits tell, before KVM's choice of sibling is followed where no preempted
-    /// lock holder is known, in us: 0 to 100000. Where waiters for paravirtual locks exit it is followed at once. Who looks
-    /// like a lock holder for as long while another one is preempted is taken to spin for that one.
+    /// How long a vCPU may spin, by its pause exits, before KVM's candidate is trusted where no
+    /// holder is preempted, in us, 0 to 100000. Where waiters for paravirtual locks have pause
+    /// exits the candidate is trusted at once. A vCPU that looks like a holder for as long, while
+    /// a holder is preempted, is taken to spin for that one.
     #[clap(long, default_value_t = Params::DEFAULT.spin_ns / 1000)]
     #[clap(value_parser = value_parser!(u64).range(0..=100_000))]
     pub(crate) spin_us: u64,
 
-    /// By how much a waking task has to be behind a running one to take its CPU, in per mille of a slice, 0 to 10000.
-    /// With 1000 or more even one that has slept for long may have to wait for the end of a turn.
+    /// Wakeup margin: how far a waking task has to be behind a running one to preempt it, in per
+    /// mille of a slice, 0 to 10000. With 1000 or more even a task that has slept for long may have
+    /// to wait for the end of a slice.
     #[clap(long, default_value_t = Params::DEFAULT.wakeup_margin_permille)]
     #[clap(value_parser = value_parser!(u32).range(0..=10_000))]
     pub(crate) wakeup_margin: u32,
 
-    /// The same, 0 to 10000, if it is more, of a vCPU that another of its VM wakes. With less, those that wait for each
-    /// other in ways that the host cannot see, such as for a mutex, take turns from each other and from the rest of the host.
+    /// Wakeup margin of a vCPU that a sibling wakes, if it is larger, 0 to 10000. With less, vCPUs
+    /// that wait for each other in ways that the host cannot see, such as for a mutex, take slices
+    /// from each other and from the rest of the host.
     #[clap(long, default_value_t = Params::DEFAULT.sibling_margin_permille)]
     #[clap(value_parser = value_parser!(u32).range(0..=10_000))]
     pub(crate) sibling_margin: u32,
@@ -90,23 +96,24 @@ pub(crate) struct Opts {
     #[clap(long)]
     pub(crate) no_guest_knowledge: bool,
 
-    /// Do not let vCPUs in critical sections run past their turn, for comparison.
+    /// Grant no grace, for comparison.
     #[clap(long)]
     pub(crate) no_grace: bool,
 
-    /// Do not queue preempted lock holders ahead of their turn, for comparison.
+    /// Give no resume boost to preempted, protected vCPUs, for comparison.
     #[clap(long)]
     pub(crate) no_resume_first: bool,
 
-    /// Ignore the targets of directed yields, as other schedulers do, for comparison.
+    /// Ignore the candidates of directed yields, as other schedulers do, for comparison.
     #[clap(long)]
     pub(crate) no_directed_yield: bool,
 
-    /// Do not deschedule vCPUs that wait for a preempted sibling, for comparison.
+    /// Do not probe vCPUs for blockers that they wait for, for comparison.
     #[clap(long)]
     pub(crate) no_waiters: bool,
 
-    /// How much the kernel may say of why it has ended the scheduler, in bytes: 0, which is its default, to 16777216.
+    /// Size of the kernel's dump if it ends the scheduler, in bytes: 0, for its default, to
+    /// 16777216.
     #[clap(long, default_value = "0")]
     #[clap(value_parser = value_parser!(u32).range(0..=16 << 20))]
     pub(crate) exit_dump_len: u32,
@@ -120,11 +127,11 @@ pub(crate) struct Opts {
     #[clap(long, value_name = "SECONDS", value_parser = parse_interval, conflicts_with = "monitor")]
     pub(crate) stats: Option<Duration>,
 
-    /// Report statistics of a running scx_holdfast every so many seconds; none is started.
+    /// Report statistics of a running scx_holdfast every so many seconds, and start none.
     #[clap(long, value_name = "SECONDS", value_parser = parse_interval)]
     pub(crate) monitor: Option<Duration>,
 
-    /// Say more, including what libbpf does.
+    /// Say more, including the messages of libbpf.
     #[clap(short = 'v', long)]
     pub(crate) verbose: bool,
 
@@ -149,7 +156,7 @@ fn parse_interval(arg: &str) -> Result<Duration, String> {
 }
 
 impl Opts {
-    /// Those of the command line. Ends the process, as everything wrong there does, if they do not go together.
+    /// Reads the command line. Ends the process with a usage error if options contradict each other.
     pub(crate) fn read() -> Self {
         let opts = Self::parse();
         if opts.grace_step_us > opts.grace_max_us {
@@ -171,11 +178,11 @@ impl Opts {
             slice_ns: self.slice_us * 1000,
             grace_max_ns: self.grace_max_us * 1000,
             grace_step_ns: self.grace_step_us * 1000,
-            grace_bank_max_ns: self.grace_bank_us * 1000,
+            grace_budget_max_ns: self.grace_budget_us * 1000,
             grace_share_permille: self.grace_share,
             resume_boost_permille: self.resume_boost,
             spin_ns: self.spin_us * 1000,
-            look_ns: self.look_us * 1000,
+            probe_ns: self.probe_us * 1000,
             wakeup_margin_permille: self.wakeup_margin,
             sibling_margin_permille: self.sibling_margin,
         }

@@ -16,21 +16,21 @@ use serde::{Deserialize, Serialize};
 use crate::bpf_intf::{
     HF_NR_NEED_BUCKETS, HF_NR_TARGETS, hf_reason_HF_FOR_IPI as FOR_IPI,
     hf_reason_HF_FOR_KICK as FOR_KICK, hf_reason_HF_FOR_OTHER as FOR_OTHER,
-    hf_reason_HF_FOR_PAUSE as FOR_PAUSE, hf_stat_HF_STAT_ASKED as ASKED,
+    hf_reason_HF_FOR_PAUSE as FOR_PAUSE, hf_stat_HF_STAT_DIRECTED_YIELD as DIRECTED_YIELD,
     hf_stat_HF_STAT_GRACE_NS as GRACE_NS, hf_stat_HF_STAT_KEPT as KEPT,
-    hf_stat_HF_STAT_LATE as LATE, hf_stat_HF_STAT_LOOKED as LOOKED,
     hf_stat_HF_STAT_MISSED as MISSED, hf_stat_HF_STAT_NEED as NEED,
-    hf_stat_HF_STAT_RESUMED_FIRST as RESUMED_FIRST, hf_stat_HF_STAT_STOPPED as STOPPED,
+    hf_stat_HF_STAT_PROBED as PROBED, hf_stat_HF_STAT_RESUMED_FIRST as RESUMED_FIRST,
+    hf_stat_HF_STAT_STARVING as STARVING, hf_stat_HF_STAT_STOPPED as STOPPED,
     hf_stat_HF_STAT_VERDICT as VERDICT, hf_stat_HF_STAT_WAITING_NS as WAITING_NS,
     hf_stat_HF_STAT_WAKEUP_PREEMPT as WAKEUP_PREEMPT, hf_stat_HF_STAT_YIELD as YIELD,
 };
 
-/// Where directed yields are counted that were asked for a reason, and went to this target.
-fn asked(reason: u32, target: Target) -> u32 {
-    ASKED + reason * HF_NR_TARGETS + target as u32
+/// Index of the counter of directed yields for this reason, granted to this target.
+fn directed_yield(reason: u32, target: Target) -> u32 {
+    DIRECTED_YIELD + reason * HF_NR_TARGETS + target as u32
 }
 
-/// The counters of a table, with what each is called, where BPF counts it, and what it means.
+/// A table of counters: the name of each, its index in BPF, and its description.
 macro_rules! counters {
     ($(#[$attr:meta])* $name:ident { $($field:ident = $index:expr, $desc:literal;)* }) => {
         $(#[$attr])*
@@ -38,12 +38,12 @@ macro_rules! counters {
         #[derive(Clone, Debug, Default, Serialize, Deserialize, Stats)]
         pub(crate) struct $name {
             $(#[stat(desc = $desc)] pub $field: u64,)*
-            #[stat(desc = "Graces that ended well, by the log2 of how many us they took")]
+            #[stat(desc = "Graces that ended with the vCPU preemptible, by the log2 of their length in us")]
             pub grace_need_us_log2: Vec<u64>,
         }
 
         impl $name {
-            /// What `count` says of each counter of `bpf/intf.h`.
+            /// Reads each counter of `bpf/intf.h` from `count`.
             pub(crate) fn read(count: impl Fn(u32) -> u64) -> Self {
                 Self {
                     $($field: count($index),)*
@@ -64,77 +64,78 @@ macro_rules! counters {
 }
 
 counters! {
-    /// What was decided about vCPUs, of the host or of one VM.
+    /// Decisions about vCPUs, of the host or of one VM.
     Decisions {
         nr_extended = VERDICT + Verdict::Extend as u32,
-            "Steps of grace: a vCPU in a critical section ran on past its turn";
+            "Steps of grace: a protected vCPU ran on at the end of its slice";
         nr_released = VERDICT + Verdict::Release as u32,
-            "Graces that ended because the vCPU had left its critical section, and was Free";
+            "Graces that ended because the vCPU became preemptible";
         nr_capped = VERDICT + Verdict::Capped as u32, "Graces that ended at the cap";
         nr_over_budget = VERDICT + Verdict::OverBudget as u32,
-            "Graces refused or ended because the VM had none saved";
+            "Graces refused or ended because the VM's budget was empty";
         nr_backed_off = VERDICT + Verdict::BackOff as u32,
-            "Graces not tried because this vCPU's kept ending at the cap";
+            "Slices that ended without grace because the vCPU's graces kept ending at the cap";
         nr_waits = VERDICT + Verdict::Waits as u32,
-            "Graces not given to a vCPU that waits for a preempted sibling itself";
+            "Graces refused or ended because the vCPU waits for a preempted sibling itself";
         nr_unprotected = VERDICT + Verdict::Preempt as u32,
-            "Turns of vCPUs that ended with nothing to protect";
+            "Slices of vCPUs that ended with nothing to protect";
         grace_ns = GRACE_NS, "Grace granted, in ns";
         nr_preempted_unknown = STOPPED + VcpuClass::Unknown as u32,
-            "vCPUs preempted while their class could not be read";
-        nr_preempted_free = STOPPED + VcpuClass::Free as u32,
-            "vCPUs preempted in no critical section";
+            "Preemptions of vCPUs whose class could not be read";
+        nr_preempted_preemptible = STOPPED + VcpuClass::Preemptible as u32,
+            "Preemptions of preemptible vCPUs, which delay no sibling";
         nr_preempted_holder = STOPPED + VcpuClass::Holder as u32,
-            "vCPUs preempted while holding a lock";
+            "Preemptions of vCPUs that held a lock or had preemption off";
         nr_preempted_irq = STOPPED + VcpuClass::Irq as u32,
-            "vCPUs preempted while serving an interrupt";
+            "Preemptions of vCPUs that served an interrupt";
         nr_preempted_waiter = STOPPED + VcpuClass::Waiter as u32,
-            "vCPUs preempted while queued for a lock";
+            "Preemptions of vCPUs queued for a lock";
         nr_preempted_head = STOPPED + VcpuClass::Head as u32,
-            "vCPUs preempted while next in line for a lock";
+            "Preemptions of vCPUs first in the queue of a lock";
         protected_waiting_ns = WAITING_NS,
-            "Time that preempted holders, heads and interrupts were without a CPU, in ns";
+            "Time that preempted holders, heads and interrupts had no CPU, in ns";
         nr_resumed_first = RESUMED_FIRST,
-            "Preempted holders and woken lock owners queued ahead of their turn";
-        nr_pause_to_holder = asked(FOR_PAUSE, Target::ToHolder),
-            "Yields at pause-loop exits: to a preempted holder of the VM";
-        nr_pause_to_called = asked(FOR_PAUSE, Target::ToCalled),
-            "Yields at pause-loop exits: to a preempted sibling with calls pending";
-        nr_pause_to_named = asked(FOR_PAUSE, Target::ToNamed),
-            "Yields at pause-loop exits: to the sibling KVM named";
-        nr_pause_refused = asked(FOR_PAUSE, Target::ToNobody),
-            "Yields at pause-loop exits that were refused: nobody would use the CPU better";
-        nr_kick_to_holder = asked(FOR_KICK, Target::ToHolder),
-            "Yields of who released a paravirtual lock (KVM_HC_KICK_CPU): to a preempted holder";
-        nr_kick_to_called = asked(FOR_KICK, Target::ToCalled),
-            "Yields of who released a paravirtual lock: to a preempted sibling with calls pending";
-        nr_kick_to_named = asked(FOR_KICK, Target::ToNamed),
-            "Yields of who released a paravirtual lock: to the lock's next owner";
-        nr_kick_refused = asked(FOR_KICK, Target::ToNobody),
-            "Yields of who released a paravirtual lock that were refused";
-        nr_ipi_to_holder = asked(FOR_IPI, Target::ToHolder),
-            "Yields of who sent an interrupt (KVM_HC_SCHED_YIELD): to a preempted holder";
-        nr_ipi_to_called = asked(FOR_IPI, Target::ToCalled),
-            "Yields of who sent an interrupt: to a preempted sibling with calls pending";
-        nr_ipi_to_named = asked(FOR_IPI, Target::ToNamed),
-            "Yields of who sent an interrupt: to whom it was sent";
-        nr_ipi_refused = asked(FOR_IPI, Target::ToNobody),
-            "Yields of who sent an interrupt that were refused";
-        nr_other_to_holder = asked(FOR_OTHER, Target::ToHolder),
-            "Yields asked for a reason that is not known: to a preempted holder of the VM";
-        nr_other_to_called = asked(FOR_OTHER, Target::ToCalled),
-            "Yields asked for a reason that is not known: to a preempted sibling with calls pending";
-        nr_other_to_named = asked(FOR_OTHER, Target::ToNamed),
-            "Yields asked for a reason that is not known: to the sibling KVM named";
-        nr_other_refused = asked(FOR_OTHER, Target::ToNobody),
-            "Yields asked for a reason that is not known that were refused";
-        nr_looked = LOOKED + Target::ToNobody as u32,
-            "Looks at running vCPUs with preempted siblings that found them busy";
-        nr_look_to_holder = LOOKED + Target::ToHolder as u32,
-            "Running vCPUs that wait, spin or are outside of critical sections, descheduled in favour of a preempted holder";
-        nr_look_to_called = LOOKED + Target::ToCalled as u32,
-            "Running callers found and descheduled in favour of whom they called";
-        nr_missed = MISSED, "CPUs given to one that another CPU took first or, by looks, that is too far ahead of who is next or may not run there";
+            "Resume boosts: vCPUs queued ahead of their place, as preempted or next lock holders";
+        nr_pause_to_holder = directed_yield(FOR_PAUSE, Target::ToHolder),
+            "Directed yields at pause exits, granted to a preempted holder of the VM";
+        nr_pause_to_call_pending = directed_yield(FOR_PAUSE, Target::ToCallPending),
+            "Directed yields at pause exits, granted to a preempted sibling with a call pending";
+        nr_pause_to_candidate = directed_yield(FOR_PAUSE, Target::ToCandidate),
+            "Directed yields at pause exits, granted to KVM's candidate";
+        nr_pause_refused = directed_yield(FOR_PAUSE, Target::ToNone),
+            "Directed yields at pause exits, refused: no sibling would use the CPU better";
+        nr_kick_to_holder = directed_yield(FOR_KICK, Target::ToHolder),
+            "Directed yields after a kick (KVM_HC_KICK_CPU), granted to a preempted holder";
+        nr_kick_to_call_pending = directed_yield(FOR_KICK, Target::ToCallPending),
+            "Directed yields after a kick, granted to a preempted sibling with a call pending";
+        nr_kick_to_candidate = directed_yield(FOR_KICK, Target::ToCandidate),
+            "Directed yields after a kick, granted to the lock's next owner";
+        nr_kick_refused = directed_yield(FOR_KICK, Target::ToNone),
+            "Directed yields after a kick, refused";
+        nr_ipi_to_holder = directed_yield(FOR_IPI, Target::ToHolder),
+            "Directed yields after an IPI (KVM_HC_SCHED_YIELD), granted to a preempted holder";
+        nr_ipi_to_call_pending = directed_yield(FOR_IPI, Target::ToCallPending),
+            "Directed yields after an IPI, granted to a preempted sibling with a call pending";
+        nr_ipi_to_candidate = directed_yield(FOR_IPI, Target::ToCandidate),
+            "Directed yields after an IPI, granted to the IPI's target";
+        nr_ipi_refused = directed_yield(FOR_IPI, Target::ToNone),
+            "Directed yields after an IPI, refused";
+        nr_other_to_holder = directed_yield(FOR_OTHER, Target::ToHolder),
+            "Directed yields for an unknown reason, granted to a preempted holder";
+        nr_other_to_call_pending = directed_yield(FOR_OTHER, Target::ToCallPending),
+            "Directed yields for an unknown reason, granted to a sibling with a call pending";
+        nr_other_to_candidate = directed_yield(FOR_OTHER, Target::ToCandidate),
+            "Directed yields for an unknown reason, granted to KVM's candidate";
+        nr_other_refused = directed_yield(FOR_OTHER, Target::ToNone),
+            "Directed yields for an unknown reason, refused";
+        nr_probed = PROBED + Target::ToNone as u32,
+            "Probes of running vCPUs with blockers in their VM that left them running";
+        nr_probe_to_holder = PROBED + Target::ToHolder as u32,
+            "Probes that took the CPU of a vCPU for a preempted holder of its VM";
+        nr_probe_to_call_pending = PROBED + Target::ToCallPending as u32,
+            "Probes that took the CPU of an IPI sender for a sibling with a call pending";
+        nr_missed = MISSED,
+            "Yields whose target did not get the CPU: taken by another, too far ahead or pinned";
     }
 }
 
@@ -143,36 +144,35 @@ counters! {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, Stats)]
 #[stat(top)]
 pub(crate) struct Metrics {
-    #[stat(desc = "VMs whose guest kernel can be read now")]
+    #[stat(desc = "VMs with a readable guest")]
     pub nr_vms_readable: u64,
-    #[stat(desc = "VMs known that cannot be read; their vCPUs are ordinary tasks")]
+    #[stat(desc = "VMs without a readable guest; their vCPUs are ordinary tasks")]
     pub nr_vms_unreadable: u64,
-    #[stat(desc = "Running tasks preempted by a waking one")]
+    #[stat(desc = "Running tasks preempted by a waking task")]
     pub nr_wakeup_preempt: u64,
-    #[stat(desc = "Turns that ended with nobody further behind")]
+    #[stat(desc = "Slices renewed because no waiting task was further behind")]
     pub nr_kept: u64,
     #[stat(desc = "Yields without a target")]
     pub nr_yield: u64,
-    #[stat(
-        desc = "Turns of tasks that weigh so little beside others that they had waited for 5 s"
-    )]
-    pub nr_late: u64,
+    #[stat(desc = "Slices of starving tasks, which had waited for 5 s")]
+    pub nr_starving: u64,
     #[stat(desc = "Decisions about all vCPUs")]
     pub vcpus: Decisions,
     #[stat(
-        desc = "Decisions by VM, named by the process id of its VMM; those of one process by PID, PID-2 and so on. A VM keeps its name while the scheduler is loaded"
+        desc = "Decisions by VM, named by the process id of its VMM: PID, PID-2 and so on. A VM \
+                keeps its name while the scheduler is loaded"
     )]
     pub vms: BTreeMap<String, Decisions>,
 }
 
 impl Metrics {
-    /// What `count` says of the host's counters.
+    /// Reads the counters of the host from `count`.
     pub(crate) fn read(count: impl Fn(u32) -> u64) -> Self {
         Self {
             nr_wakeup_preempt: count(WAKEUP_PREEMPT),
             nr_kept: count(KEPT),
             nr_yield: count(YIELD),
-            nr_late: count(LATE),
+            nr_starving: count(STARVING),
             vcpus: Decisions::read(count),
             ..Self::default()
         }
@@ -181,11 +181,11 @@ impl Metrics {
     pub(crate) fn format<W: Write>(&self, w: &mut W) -> Result<()> {
         writeln!(
             w,
-            "[holdfast] {} of {} VMs readable, {} wakeup preemptions, {} late turns",
+            "[holdfast] {} of {} VMs readable, {} wakeup preemptions, {} starving tasks",
             self.nr_vms_readable,
             self.nr_vms_readable + self.nr_vms_unreadable,
             self.nr_wakeup_preempt,
-            self.nr_late,
+            self.nr_starving,
         )?;
         self.vcpus.format(w, "all")?;
         for (vm, decisions) in &self.vms {
@@ -194,7 +194,7 @@ impl Metrics {
         Ok(())
     }
 
-    /// Of the host alone.
+    /// Without VMs.
     fn delta(&self, before: &Self) -> Self {
         Self {
             nr_vms_readable: self.nr_vms_readable,
@@ -202,24 +202,24 @@ impl Metrics {
             nr_wakeup_preempt: self.nr_wakeup_preempt.saturating_sub(before.nr_wakeup_preempt),
             nr_kept: self.nr_kept.saturating_sub(before.nr_kept),
             nr_yield: self.nr_yield.saturating_sub(before.nr_yield),
-            nr_late: self.nr_late.saturating_sub(before.nr_late),
+            nr_starving: self.nr_starving.saturating_sub(before.nr_starving),
             vcpus: self.vcpus.delta(&before.vcpus),
             vms: BTreeMap::new(),
         }
     }
 }
 
-/// What was counted since the scheduler was loaded.
+/// Counters since the scheduler was loaded.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     /// Of the host, without VMs.
     pub metrics: Metrics,
-    /// Of each VM, with its name, by its number among all that were named.
+    /// Of each VM, with its name, by its number in the order of naming.
     pub vms: BTreeMap<u64, (String, Decisions)>,
 }
 
 impl Totals {
-    /// A VM that was not there before starts from zero, whoever had its name.
+    /// A new VM starts from zero, also if its name belonged to another VM before.
     fn delta(&self, before: &Self) -> Metrics {
         let none = Decisions::default();
         let vms = self.vms.iter().map(|(nr, (name, decisions))| {
@@ -230,14 +230,14 @@ impl Totals {
     }
 }
 
-/// What VMs are called. A name stays with its VM, and goes to no other one while the process has VMs.
+/// Names of VMs. A name stays with its VM, and no other VM gets it while the process has VMs.
 #[derive(Debug, Default)]
 pub(crate) struct VmNames {
     /// The number and the name of each VM, by the address of its `struct kvm`.
     names: BTreeMap<u64, (u64, String)>,
-    /// How many VMs were named.
+    /// Number of VMs named so far.
     nr_named: u64,
-    /// Those of each process that has any.
+    /// Number of VMs named so far, by process.
     nr_named_of: BTreeMap<u32, u32>,
 }
 
@@ -264,10 +264,11 @@ impl VmNames {
 }
 
 impl Decisions {
-    fn format<W: Write>(&self, w: &mut W, whose: &str) -> Result<()> {
+    fn format<W: Write>(&self, w: &mut W, of: &str) -> Result<()> {
         writeln!(
             w,
-            "  {whose:>8} grace: steps {}, ms {:.2}, released {}, capped {}, over budget {}, backed off {}, waits {}, nothing to protect {}",
+            "  {of:>8} grace: steps {}, ms {:.2}, released {}, capped {}, over budget {}, \
+             backed off {}, waits {}, nothing to protect {}",
             self.nr_extended,
             self.grace_ns as f64 / 1e6,
             self.nr_released,
@@ -277,55 +278,56 @@ impl Decisions {
             self.nr_waits,
             self.nr_unprotected,
         )?;
-        writeln!(w, "  {:>8} grace needed, us (log2): {:?}", "", self.grace_need_us_log2)?;
+        writeln!(w, "  {:>8} grace until released, us (log2): {:?}", "", self.grace_need_us_log2)?;
         writeln!(
             w,
-            "  {:>8} preempted: holder {}, irq {}, head {}, waiter {}, free {}, unknown {}",
+            "  {:>8} preempted: holder {}, irq {}, head {}, waiter {}, preemptible {}, unknown {}",
             "",
             self.nr_preempted_holder,
             self.nr_preempted_irq,
             self.nr_preempted_head,
             self.nr_preempted_waiter,
-            self.nr_preempted_free,
+            self.nr_preempted_preemptible,
             self.nr_preempted_unknown,
         )?;
         writeln!(
             w,
-            "  {:>8} yields at pause exits: holder {}, called {}, named {}, refused {}; \
-             after kicks: holder {}, called {}, named {}, refused {}",
+            "  {:>8} yields at pause exits: holder {}, call pending {}, candidate {}, refused {}; \
+             after kicks: holder {}, call pending {}, candidate {}, refused {}",
             "",
             self.nr_pause_to_holder,
-            self.nr_pause_to_called,
-            self.nr_pause_to_named,
+            self.nr_pause_to_call_pending,
+            self.nr_pause_to_candidate,
             self.nr_pause_refused,
             self.nr_kick_to_holder,
-            self.nr_kick_to_called,
-            self.nr_kick_to_named,
+            self.nr_kick_to_call_pending,
+            self.nr_kick_to_candidate,
             self.nr_kick_refused,
         )?;
         writeln!(
             w,
-            "  {:>8} yields after IPIs: holder {}, called {}, named {}, refused {}; \
-             for other reasons: holder {}, called {}, named {}, refused {}",
+            "  {:>8} yields after IPIs: holder {}, call pending {}, candidate {}, refused {}; \
+             for other reasons: holder {}, call pending {}, candidate {}, refused {}",
             "",
             self.nr_ipi_to_holder,
-            self.nr_ipi_to_called,
-            self.nr_ipi_to_named,
+            self.nr_ipi_to_call_pending,
+            self.nr_ipi_to_candidate,
             self.nr_ipi_refused,
             self.nr_other_to_holder,
-            self.nr_other_to_called,
-            self.nr_other_to_named,
+            self.nr_other_to_call_pending,
+            self.nr_other_to_candidate,
             self.nr_other_refused,
         )?;
         writeln!(
             w,
-            "  {:>8} resumed: first {}, ms waited {:.2}; looks: holder {}, called {}, busy {}, missed {}",
+            "  {:>8} resumed: first {}, ms waited {:.2}; \
+             probes: holder {}, call pending {}, left running {}; yields missed {}",
             "",
             self.nr_resumed_first,
             self.protected_waiting_ns as f64 / 1e6,
-            self.nr_look_to_holder,
-            self.nr_look_to_called,
-            self.nr_looked,
+            self.nr_probe_to_holder,
+            self.nr_probe_to_call_pending,
+            self.nr_probed,
             self.nr_missed,
         )?;
         Ok(())
@@ -368,17 +370,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vm_keeps_its_name_and_leaves_it_to_no_other_while_its_process_has_vms() {
+    fn vm_keeps_its_name_while_its_process_has_vms() {
         let (first, second, other) = (0x2000, 0x1000, 0x3000);
         let mut names = VmNames::default();
         let (nr_first, name) = names.of(first, 7);
         assert_eq!(name, "7");
-        // The one with the lower address is new.
+        // The VM with the lower address is new.
         assert_eq!(names.of(second, 7).1, "7-2");
         assert_eq!(names.of(first, 7), (nr_first, "7".into()));
         assert_eq!(names.of(other, 8).1, "8");
 
-        // Another VM may come to lie where the first was.
+        // Another VM may get the address of the first.
         names.forget([first].into_iter(), &BTreeSet::from([7, 8]));
         assert_eq!(names.of(second, 7).1, "7-2");
         assert_eq!(names.of(first, 7).1, "7-3");
@@ -386,12 +388,12 @@ mod tests {
         names.forget([first, second].into_iter(), &BTreeSet::from([8]));
         let (nr, name) = names.of(first, 7);
         assert_eq!(name, "7");
-        assert_ne!(nr, nr_first, "it is another VM");
+        assert_ne!(nr, nr_first, "another VM");
         assert_eq!(names.of(other, 8).1, "8");
     }
 
     #[test]
-    fn what_was_counted_of_a_vm_that_had_the_name_is_not_taken_from_a_new_one() {
+    fn counters_of_a_new_vm_start_from_zero_under_a_reused_name() {
         let totals = |vms: &[(u64, &str, u64)]| Totals {
             vms: vms
                 .iter()

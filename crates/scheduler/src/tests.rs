@@ -13,7 +13,7 @@ use holdfast_policy::Target;
 use libbpf_rs::skel::SkelBuilder;
 use object::{Object, ObjectSymbol};
 
-use crate::bpf_intf::{hf_stat_HF_NR_STATS as NR_STATS, hf_stat_HF_STAT_LOOKED as LOOKED};
+use crate::bpf_intf::{hf_stat_HF_NR_STATS as NR_STATS, hf_stat_HF_STAT_PROBED as PROBED};
 use crate::bpf_skel::BpfSkelBuilder;
 use crate::opts::Opts;
 use crate::stats::Metrics;
@@ -53,7 +53,7 @@ fn every_counter_of_the_bpf_part_is_reported_once() {
     read.sort_unstable();
     // A look has no sibling that KVM names.
     let counted: Vec<u32> =
-        (0..NR_STATS).filter(|i| *i != LOOKED + Target::ToNamed as u32).collect();
+        (0..NR_STATS).filter(|i| *i != PROBED + Target::ToCandidate as u32).collect();
     assert_eq!(read, counted, "a field of stats.rs for each");
 }
 

@@ -53,7 +53,7 @@ static __always_inline enum hf_class hf_read_class_after(const struct hf_vcpu *v
 		return hf_classify(&facts);
 	/* KVM enters a guest with preemption off, which is no lock. */
 	if (hf_in_nested_guest(v))
-		return HF_FREE;
+		return HF_PREEMPTIBLE;
 	if (v->qnode_hva) {
 		if (bpf_probe_read_user(&qnode, sizeof(qnode), (void *)v->qnode_hva))
 			return HF_UNKNOWN;

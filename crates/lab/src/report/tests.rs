@@ -337,7 +337,7 @@ fn what_one_scheduler_counts_and_another_does_not_is_a_dash() {
         assert!(html.contains(&row), "{row} in {html}");
     };
     // 30 and 500 a second, in which the VM has four thirds of a CPU.
-    row("tasks: preempted by one that wakes", "22.5", "22.5");
+    row("tasks: preempted by a waking task", "22.5", "22.5");
     row("grace: nothing to protect", "-", "375");
     assert!(!html.contains("yields after IPIs"), "nobody counts them");
 }

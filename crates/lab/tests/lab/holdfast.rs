@@ -174,11 +174,11 @@ fn newest_kernel() {
         machine.request(Request::spawn(hog, [machine.workload_path("hog")])).unwrap();
     }
     readable_vm(&machine, 4, "7.");
-    for counter in ["nr_extended", "nr_preempted_free"] {
+    for counter in ["nr_extended", "nr_preempted_preemptible"] {
         eventually(counter, || (of_vcpus(&counted(&machine), counter) > 0).then_some(()));
     }
     end_scheduler(&machine);
-    for class in ["free", "holder"] {
+    for class in ["preemptible", "holder"] {
         eventually(&format!("{class} vCPUs preempted by the stock scheduler"), || {
             (preemptions(&readable_vm(&machine, 4, "7."), class) > 0).then_some(())
         });
@@ -239,9 +239,9 @@ fn killing_resetting_plugging() {
     // The scheduler is killed: the host goes back to its own, and the guest does not notice.
     kill_scheduler(&machine);
     let vm = readable_vm(&machine, 2, "7.");
-    let before = preemptions(&vm, "free");
+    let before = preemptions(&vm, "preemptible");
     eventually("preemptions under the stock scheduler", || {
-        (preemptions(&readable_vm(&machine, 2, "7."), "free") > before).then_some(())
+        (preemptions(&readable_vm(&machine, 2, "7."), "preemptible") > before).then_some(())
     });
     start_scheduler(&machine, &[]);
 
@@ -253,10 +253,10 @@ fn killing_resetting_plugging() {
     contend(&machine, "vm0", "2");
     let vm = readable_vm(&machine, 2, "7.");
     let unknown = preemptions(&vm, "unknown");
-    let known = preemptions(&vm, "free");
+    let known = preemptions(&vm, "preemptible");
     let vm = eventually("preemptions after the reset", || {
         let vm = readable_vm(&machine, 2, "7.");
-        (preemptions(&vm, "free") > known + 20).then_some(vm)
+        (preemptions(&vm, "preemptible") > known + 20).then_some(vm)
     });
     assert!(preemptions(&vm, "unknown") <= unknown + 2, "{vm}");
 

@@ -306,11 +306,15 @@ fn seen_where_it_is() {
     // Both read the same words by the same function, but the observer does so some 10 us later. The vCPU itself does nothing
     // meanwhile; its siblings may hand a lock over, which makes a next owner of a waiter and nothing else,
     // and of few of all who are queued.
-    let [free, holder, irq, waiter, head] = agreed;
+    let [preemptible, holder, irq, waiter, head] = agreed;
     let queued = ("queued", waiter.1 + head.1, waiter.2 + head.2);
-    // Where there are enough of them to be compared; of the free there always are.
-    figures.less("free vCPUs preempted, and to be compared", ENOUGH as f64, free.1 as f64);
-    for (class, scheduler, observer) in [free, holder, irq, queued] {
+    // Where there are enough of them to be compared; of preemptible ones there always are.
+    figures.less(
+        "preemptible vCPUs preempted, and to be compared",
+        ENOUGH as f64,
+        preemptible.1 as f64,
+    );
+    for (class, scheduler, observer) in [preemptible, holder, irq, queued] {
         if scheduler.max(observer) >= ENOUGH {
             figures.agree(class, observer as f64, scheduler as f64);
         }
@@ -365,7 +369,7 @@ impl Figures {
 
 const RECORDING: &str = "/tmp/a.parquet";
 
-const KNOWN: [&str; 5] = ["free", "holder", "irq", "waiter", "head"];
+const KNOWN: [&str; 5] = ["preemptible", "holder", "irq", "waiter", "head"];
 
 /// Preemptions that are compared: of fewer, one or two that only one of both sees are too much.
 const ENOUGH: u64 = 50;

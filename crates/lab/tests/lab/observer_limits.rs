@@ -258,7 +258,7 @@ fn exports_what_it_reports(machine: &Machine) {
         exported("holdfast_vcpu_run_seconds_total", ""),
         sum(&|vcpu| vcpu["run_ns"].as_u64().unwrap()) / 1e9,
     )];
-    for class in ["free", "holder", "irq", "waiter", "head"] {
+    for class in ["preemptible", "holder", "irq", "waiter", "head"] {
         let label = format!("class=\"{class}\"");
         let count = exported(PREEMPTED, &label);
         let reported = sum(&|vcpu| vcpu["preemptions"][class].as_u64().unwrap());

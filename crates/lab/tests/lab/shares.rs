@@ -280,7 +280,7 @@ fn nice_hog(machine: &Machine, name: &str, nice: i32, cpus: Option<Vec<u32>>) {
 /// several of them, so that none lives on such turns, and the host is left alone meanwhile.
 fn light_tasks_live_beside_heavy_ones() {
     const PASSES: Duration = Duration::from_secs(60);
-    const LATE_AFTER_S: f64 = 5.0;
+    const STARVING_AFTER_S: f64 = 5.0;
     let machine = without_guests();
     start_scheduler(&machine, &["--no-guest-knowledge"]);
     let anywhere: Vec<_> = (0..12).map(|i| format!("anywhere{i}")).collect();
@@ -296,23 +296,25 @@ fn light_tasks_live_beside_heavy_ones() {
     for name in heavy {
         nice_hog(&machine, name, -20, None);
     }
-    let late = || counted(&machine).counters["nr_late"].as_u64().unwrap();
+    let starving = || counted(&machine).counters["nr_starving"].as_u64().unwrap();
     let begun_s = uptime(&machine);
-    let before = late();
+    let before = starving();
     std::thread::sleep(PASSES);
     assert_schedules(&machine);
-    let late = late() - before;
+    let starved = starving() - before;
     let passed_s = uptime(&machine) - begun_s;
     let shares = (used(&machine, &anywhere), used(&machine, &pinned), used(&machine, &heavy));
     println!(
-        "{late} late turns in {passed_s:.0} s; light tasks used {:.2} and pinned ones {:.2} % of a CPU, heavy ones {:.0?}",
+        "{starved} slices of starving tasks in {passed_s:.0} s; light tasks used {:.2} and pinned \
+         ones {:.2} % of a CPU, heavy ones {:.0?}",
         shares.0.iter().sum::<f64>(),
         shares.1.iter().sum::<f64>(),
         shares.2
     );
     // For the first of them it may have waited before.
-    let most = (anywhere.len() + pinned.len()) as f64 * (1.0 + passed_s / LATE_AFTER_S);
-    assert!((1..=most as u64).contains(&late), "{late} late turns, at most {most:.0}");
+    let most = (anywhere.len() + pinned.len()) as f64 * (1.0 + passed_s / STARVING_AFTER_S);
+    let range = 1..=most as u64;
+    assert!(range.contains(&starved), "{starved} slices of starving tasks, at most {most:.0}");
     assert!(shares.2.iter().sum::<f64>() > 0.97 * HOST_PERCENT, "{shares:?}");
     end_scheduler(&machine);
     machine.shut_down().unwrap();

@@ -12,17 +12,17 @@ use crate::emulated::{
 };
 
 const GUEST: &str = "vm0";
-/// Host time over which looks are counted.
+/// Host time over which probes are counted.
 const WINDOW_S: f64 = 2.0;
 
 /// What the scheduler decided of a guest while all its vCPUs run a workload.
 #[derive(Debug)]
 struct Decisions {
-    looks: u64,
+    probes: u64,
     /// Of these: the vCPU had to leave its CPU to a sibling.
     found: u64,
     /// Preempted outside of critical sections and queues.
-    free: u64,
+    preemptible: u64,
 }
 
 fn start(machine: &Machine, workload: &str) {
@@ -36,20 +36,23 @@ fn count(machine: &Machine, workload: &str) -> Decisions {
     // Of all polls: each has what was counted since the one before.
     let mut preempted = 0;
     eventually("preempted vCPUs", || {
-        preempted += of_vcpus(&counted(machine), "nr_preempted_free");
+        preempted += of_vcpus(&counted(machine), "nr_preempted_preemptible");
         (preempted > 10).then_some(())
     });
     pass(machine, WINDOW_S);
     let counted = counted(machine);
     let of = |counter: &str| of_vcpus(&counted, counter);
-    let found = of("nr_look_to_holder") + of("nr_look_to_called");
-    let decisions =
-        Decisions { looks: of("nr_looked") + found, found, free: of("nr_preempted_free") };
+    let found = of("nr_probe_to_holder") + of("nr_probe_to_call_pending");
+    let decisions = Decisions {
+        probes: of("nr_probed") + found,
+        found,
+        preemptible: of("nr_preempted_preemptible"),
+    };
     println!("{workload}: {decisions:?}");
     decisions
 }
 
-fn looks() {
+fn probes() {
     let machine = Machine::boot(&counting_spec(), &Progress::stderr()).unwrap();
     // Its waiters never halt, and do not exit.
     let cmdline = "nopvspin".to_owned();
@@ -61,7 +64,7 @@ fn looks() {
     start(&machine, "hog");
     let loops = count(&machine, "hog");
     machine.request_guest(GUEST, Request::Kill { name: "hog".into(), signal: 9 }).unwrap();
-    // With grace hardly anybody would be stuck.
+    // With grace there would be hardly any blockers.
     end_scheduler(&machine);
     start_scheduler(&machine, &["--no-grace"]);
     start(&machine, "lock");
@@ -69,11 +72,11 @@ fn looks() {
     end_scheduler(&machine);
     machine.shut_down().unwrap();
     // A loop is preempted hundreds of times, now and then in a tick's interrupt, which may be waited for.
-    assert!(loops.free > 50 && loops.looks * 20 <= loops.free, "{loops:?}");
+    assert!(loops.preemptible > 50 && loops.probes * 20 <= loops.preemptible, "{loops:?}");
     assert!(locks.found >= 5, "{locks:?}");
 }
 
 #[test]
-fn vcpus_are_looked_at_where_they_contend_only() {
-    on_an_emulated_host(looks);
+fn probes_vcpus_only_where_they_contend() {
+    on_an_emulated_host(probes);
 }

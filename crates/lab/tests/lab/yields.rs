@@ -51,7 +51,7 @@ fn watch(machine: &Machine, pid: u64) {
         let is_of_vm = |line: &String| line.starts_with(&of_vm);
         lines.find(is_of_vm).expect("it watches until it is ended");
         let [need, preempted, asked] = [(); 3].map(|()| lines.next().unwrap());
-        assert!(need.trim_start().starts_with("grace needed, us (log2): ["), "{need}");
+        assert!(need.trim_start().starts_with("grace until released, us (log2): ["), "{need}");
         assert!(preempted.trim_start().starts_with("preempted: holder "), "{preempted}");
         assert!(asked.trim_start().starts_with("yields at pause exits: holder "), "{asked}");
         let mut counts = asked.split([' ', ',', ';']).filter_map(|word| word.parse::<u64>().ok());
@@ -111,7 +111,7 @@ fn count(machine: &Machine, reports: &mut Lines<'_>, pause_exits: bool) -> Yield
 
     let by = |reason: &str| {
         let of = |outcome: &str| of_vcpus(&scheduler, &format!("nr_{reason}_{outcome}"));
-        let granted = of("to_holder") + of("to_called") + of("to_named");
+        let granted = of("to_holder") + of("to_call_pending") + of("to_candidate");
         [granted + of("refused"), granted]
     };
     Yields {

@@ -337,7 +337,7 @@ const LEGEND: [(&str, &str); 9] = [
     ("irq", "preempted serving an interrupt"),
     ("head", "preempted next in line"),
     ("waiter", "preempted in a queue"),
-    ("free", "preempted, delays no vCPU"),
+    ("preemptible", "preempted, delays no vCPU"),
     ("unknown", "preempted, unknown"),
     ("halted", "halted in a queue"),
     ("idle", "idle"),

@@ -163,8 +163,8 @@ pub(crate) mod tests {
         use Event::*;
         use VcpuClass::*;
         let mut notes = vec![
-            note(0, 1, Preempted, 0, Free),
-            note(1, 2, Sleep, 1, Free),
+            note(0, 1, Preempted, 0, Preemptible),
+            note(1, 2, Sleep, 1, Preemptible),
             note(9, 9, Sample, 0, Holder),
             note(12, 12, Sample, 1, Waiter),
             note(10, 14, Preempted, 0, Holder),

@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* What a vCPU is doing, and whom it waits for. */
+/* The class of a vCPU, the sibling it waits for, and the target of its yields. */
 #ifndef __HOLDFAST_GUEST_H
 #define __HOLDFAST_GUEST_H
 
-/* What a vCPU is doing, as far as its guest's memory tells; design of the reader in crates/guest. */
+#include "params.h"
+
+/* What a vCPU is doing, as far as its guest's memory shows; crates/guest finds the words. */
 enum hf_class {
-	HF_UNKNOWN = 0, /* not readable: scheduled as an ordinary task */
-	HF_FREE = 1,	/* preempting it delays no sibling */
-	HF_HOLDER = 2,	/* holds at least one spinlock, or has preemption off */
-	HF_IRQ = 3,	/* serves an interrupt */
-	HF_WAITER = 4,	/* queued for a lock, not first: running it is waste */
-	HF_HEAD = 5,	/* first in the queue: the lock is handed to it next */
+	HF_UNKNOWN = 0,	    /* not readable: scheduled as an ordinary task */
+	HF_PREEMPTIBLE = 1, /* preempting it delays no sibling */
+	HF_HOLDER = 2,	    /* holds at least one spinlock, or has preemption off */
+	HF_IRQ = 3,	    /* serves an interrupt */
+	HF_WAITER = 4,	    /* queued for a lock, not first: running it is waste */
+	HF_HEAD = 5,	    /* first in the queue: the lock is handed to it next */
 };
 #define HF_NR_CLASSES 6
 
 /*
- * The words a class is made of, as they lie in the guest's per-CPU area.
+ * The words that tell a class, as they lie in the guest's per-CPU area.
  * Layout: include/linux/preempt.h and kernel/locking/mcs_spinlock.h of the guest.
  */
 struct hf_guest_facts {
@@ -29,28 +31,28 @@ struct hf_guest_facts {
 #define HF_PREEMPT_DEPTH_MASK 0x000000ffU
 #define HF_PREEMPT_IRQ_MASK   0x00ffff00U /* softirq, hardirq, NMI */
 
-/* What is known of the vCPUs of a VM that are preempted, when another one of it is looked at. */
+/* The preempted siblings of a vCPU that is probed: is there a blocker of each kind? */
 struct hf_siblings {
-	bool holder; /* one holds a lock, or was handed one since: everybody queued waits for it */
-	bool next;   /* and is only known to be next: it stopped in a queue */
-	bool queued; /* one is in a queue: those behind it wait for it */
-	bool called; /* one has cross-CPU calls pending, which some caller may spin on */
+	bool holder; /* one holds a lock, or was handed one since: all in the queue wait for it */
+	bool next;   /* and that one is only known to be next: it stopped in a queue */
+	bool queued; /* one is in a queue: the vCPUs behind it wait for it */
+	bool call_pending; /* one has function calls pending, for which an IPI sender may spin */
 };
 
-/* Who should have the CPU of a vCPU that spins. */
+/* The vCPU that gets the CPU of one that spins. */
 enum hf_target {
-	HF_TO_NOBODY = 0, /* nobody would use it better */
-	HF_TO_HOLDER = 1, /* the preempted holder */
-	HF_TO_CALLED = 2, /* the preempted sibling with calls pending */
-	HF_TO_NAMED = 3,  /* whom KVM asked for */
+	HF_TO_NONE = 0,		/* no vCPU would use it better */
+	HF_TO_HOLDER = 1,	/* the preempted holder */
+	HF_TO_CALL_PENDING = 2, /* the preempted sibling with function calls pending */
+	HF_TO_CANDIDATE = 3,	/* the vCPU that KVM asked for */
 };
 #define HF_NR_TARGETS 4
 
 /*
- * The preemption count of a guest as Linux had it up to 7.2, from the lower half of the word: __preempt_count, or
- * pcpu_hot.preempt_count. Since 7.3 the word is @wide on x86-64, 64 bits with need-resched in the other half. Between
- * softirqs and hardirqs it counts how often interrupts were disabled by who may hold a lock (local_interrupt_disable()),
- * which is depth here.
+ * The preemption count of a guest as Linux had it up to 7.2, from the lower half of the word:
+ * __preempt_count, or pcpu_hot.preempt_count. Since 7.3 the word is @wide on x86-64: 64 bits, with
+ * need-resched in the other half. Between softirqs and hardirqs it counts how often code that may
+ * hold a lock disabled interrupts (local_interrupt_disable()). That counts as depth here.
  */
 HF_FN u32 hf_preempt_count(u32 word, bool wide)
 {
@@ -63,7 +65,7 @@ HF_FN u32 hf_preempt_count(u32 word, bool wide)
 	return depth | (word & 0x0000ff00U) | (word >> 24) << 16;
 }
 
-/* The same when it has released @nr locks that it still counts. */
+/* The same for a vCPU that has released @nr locks which the count still includes. */
 HF_FN u32 hf_preempt_count_after(u32 count, u32 nr)
 {
 	return (count & HF_PREEMPT_DEPTH_MASK) < nr ? count : count - nr;
@@ -79,8 +81,8 @@ HF_FN enum hf_class hf_classify(const struct hf_guest_facts *f)
 	if (f->idle && depth)
 		depth--;
 	if (!depth)
-		return HF_FREE;
-	/* The slow path runs with preemption off, once; what is beyond that is a lock that is held. */
+		return HF_PREEMPTIBLE;
+	/* The slow path has preemption off, once. Any depth beyond that is a lock that is held. */
 	if (!f->queued || depth > 1)
 		return HF_HOLDER;
 	return f->at_head ? HF_HEAD : HF_WAITER;
@@ -92,8 +94,8 @@ HF_FN bool hf_is_protected(enum hf_class class)
 	return class == HF_HOLDER || class == HF_IRQ || class == HF_HEAD;
 }
 
-/* Has it preemption off, and is in no queue? */
-HF_FN bool hf_is_inside(enum hf_class class)
+/* Does it run with preemption off, outside of any lock's queue? */
+HF_FN bool hf_in_critical_section(enum hf_class class)
 {
 	return class == HF_HOLDER || class == HF_IRQ;
 }
@@ -105,75 +107,74 @@ HF_FN bool hf_is_queued(enum hf_class class)
 }
 
 /*
- * Does it help to keep this vCPU running? One that holds a lock gets done with it. One
- * that is queued gets through, unless the queue cannot move. And what looks like a
- * holder while a preempted sibling has calls pending is probably their caller, which
- * spins with preemption off until they are answered.
+ * Does it help to keep this vCPU running? A vCPU that holds a lock gets done with it. A queued
+ * vCPU gets through, unless its queue cannot move. An apparent holder with a sibling that has calls
+ * pending is probably their IPI sender, which spins with preemption off until they are answered.
  */
 HF_FN bool hf_is_worth_extending(enum hf_class class, const struct hf_siblings *s)
 {
 	if (class == HF_WAITER)
-		return !s->holder && !s->queued && !s->called;
-	return hf_is_protected(class) && !s->called;
+		return !s->holder && !s->queued && !s->call_pending;
+	return hf_is_protected(class) && !s->call_pending;
 }
 
 /*
- * Whom a vCPU waits for. A waiter's holder comes first; what looks like a holder waits, if
- * at all, for its calls. Where nobody is known to be stuck, a spinner that is left alone
- * has its lock sooner than one that is put into a queue of the host: only when it has spun
- * for spin_ns is it taken at its word (@spun_long), or when it says whom it spins for.
+ * The target of a yield. A waiter's holder comes first. An apparent holder waits, if at all, for
+ * its function calls. Without a blocker a spinner that is left alone gets its lock sooner than one
+ * that the host queues: a @candidate of KVM or the guest is trusted only once the vCPU has spun for
+ * spin_ns (@spun_long).
  */
-HF_FN enum hf_target hf_yield_target(enum hf_class class, const struct hf_siblings *s, bool named,
-				     bool spun_long)
+HF_FN enum hf_target hf_yield_target(enum hf_class class, const struct hf_siblings *s,
+				     bool candidate, bool spun_long)
 {
 	switch (class) {
 	case HF_WAITER:
 	case HF_HEAD:
-		/* Two who are first in a queue are so in queues of two locks. */
+		/* Two vCPUs that are both first in a queue are in the queues of two locks. */
 		if (s->holder && !(class == HF_HEAD && s->next))
 			return HF_TO_HOLDER;
-		if (s->called)
-			return HF_TO_CALLED;
+		if (s->call_pending)
+			return HF_TO_CALL_PENDING;
 		break;
 	case HF_HOLDER:
 	case HF_IRQ:
-		if (s->called)
-			return HF_TO_CALLED;
-		if (s->holder && (named || spun_long))
+		if (s->call_pending)
+			return HF_TO_CALL_PENDING;
+		if (s->holder && (candidate || spun_long))
 			return HF_TO_HOLDER;
 		break;
-	case HF_FREE:
-		/* Stopped here it stops nobody, and the lock moves on. */
+	case HF_PREEMPTIBLE:
+		/* Preempting it stops no sibling, and the lock moves on. */
 		if (s->holder)
 			return HF_TO_HOLDER;
-		/* Else it spins in user space, if at all. */
+		/* Without a blocker it spins in user space, if at all. */
 		spun_long = true;
 		break;
 	default:
 		spun_long = true;
 	}
-	return named && spun_long ? HF_TO_NAMED : HF_TO_NOBODY;
+	return candidate && spun_long ? HF_TO_CANDIDATE : HF_TO_NONE;
 }
 
-/* The spinning of a vCPU that runs, as its pause-loop exits tell of it. All zero: none so far. */
+/* The spin of a running vCPU, as its pause exits show it. All zero: no pause exit yet. */
 struct hf_spin {
 	u64 last_ns;  /* the last exit; 0: none */
-	u64 since_ns; /* the first of those that follow one another */
-	u64 gap_ns;   /* the longest time between two of these, look_ns at most to begin with */
+	u64 since_ns; /* the first exit of this spin */
+	u64 gap_ns;   /* the longest time between two of its exits; at first probe_ns at most */
 };
 
 /*
- * It has one now: has its spin lasted for longer than is good for it? While it spins, exits follow one
- * another: closely, or each after twice the time, as KVM has it. At each of them KVM asks for one
- * sibling after the other: only the longest gap tells of the exits.
+ * The vCPU has a pause exit @now. Has its spin lasted for spin_ns? Exits of one spin come closely
+ * after one another, or each after twice the time, depending on KVM's window. At each exit KVM
+ * tries several siblings in turn, so only the longest gap measures the time between exits.
  */
 HF_FN bool hf_spun_long(struct hf_spin *spin, u64 now, const struct hf_params *prm)
 {
 	u64 gap = spin->last_ns ? now - spin->last_ns : 0;
 
-	if (!spin->last_ns || (gap > prm->look_ns && gap > 3 * spin->gap_ns)) {
+	if (!spin->last_ns || (gap > prm->probe_ns && gap > 3 * spin->gap_ns)) {
 		spin->since_ns = now;
-		spin->gap_ns = gap < prm->look_ns ? gap : prm->look_ns;
+		spin->gap_ns = gap < prm->probe_ns ? gap : prm->probe_ns;
 	} else if (gap > spin->gap_ns) {
 		spin->gap_ns = gap;
 	}
@@ -182,48 +183,47 @@ HF_FN bool hf_spun_long(struct hf_spin *spin, u64 now, const struct hf_params *p
 }
 
 /*
- * Whom a vCPU that is looked at between turns gives its CPU, without having asked for it.
- * Where who waits for a lock tells (@told), by exits of the pause loop, a look would be in
- * the way of that: whoever is next gets a CPU when a waiter gives up, and two vCPUs that
- * contend are not made to run at once before. @spun_long: it has looked like one that spins
- * for a holder (hf_spins_for_holder) at every look for spin_ns.
+ * The target of a vCPU that is probed within its slice and did not ask to yield. Where the waiters
+ * for a lock leave the guest by pause exits (@pause_exits_seen), a probe would be in their way: the
+ * next owner gets a CPU when a waiter gives up its own, and two vCPUs that contend do not run at
+ * once before that. @spun_long: each probe for spin_ns saw hf_spins_for_holder().
  */
-HF_FN enum hf_target hf_look_target(enum hf_class class, const struct hf_siblings *s, bool told,
-				    bool spun_long)
+HF_FN enum hf_target hf_probe_target(enum hf_class class, const struct hf_siblings *s,
+				     bool pause_exits_seen, bool spun_long)
 {
 	enum hf_target target = hf_yield_target(class, s, false, spun_long);
 
-	return told && target == HF_TO_HOLDER && s->next ? HF_TO_NOBODY : target;
+	return pause_exits_seen && target == HF_TO_HOLDER && s->next ? HF_TO_NONE : target;
 }
 
-/* Halvings of look_ns that hf_first_look() spans. */
-#define HF_FIRST_LOOK_HALVINGS 5
+/* Halvings of probe_ns that hf_first_probe() spans. */
+#define HF_FIRST_PROBE_HALVINGS 5
 
 /*
- * How soon a vCPU that has just come to run is looked at. Where all vCPUs are queued for one lock,
- * it passes the lock on at once and queues again behind those who have no CPU, who pass
- * it on one by one for ever. Only who is looked at in the moment between can be stopped outside
- * of the queue, and when the moment is depends on the CPU and the lock: @random finds it, anywhere
- * between look_ns / 32 and look_ns, each halving of which is as likely as the next.
+ * How soon a vCPU is probed after it has begun to run. Where all vCPUs are queued for one lock, a
+ * running vCPU passes the lock on at once and queues again behind the siblings without a CPU, which
+ * pass it on one by one, for ever. Only a probe in the moment between finds the vCPU outside of the
+ * queue. That moment depends on the CPU and the lock, so the delay is @random: between probe_ns /
+ * 32 and probe_ns, each halving as likely as the next.
  */
-HF_FN u64 hf_first_look(u32 random, const struct hf_params *prm)
+HF_FN u64 hf_first_probe(u32 random, const struct hf_params *prm)
 {
-	u64 longest_ns = prm->look_ns >> (random % HF_FIRST_LOOK_HALVINGS);
+	u64 longest_ns = prm->probe_ns >> (random % HF_FIRST_PROBE_HALVINGS);
 
-	/* The upper bits say where in its upper half. */
+	/* The upper bits choose a place in its upper half. */
 	return longest_ns - (longest_ns * (random >> 17) >> 16);
 }
 
 /*
- * What looks like a holder may spin itself, with preemption off, for a lock that has no queue node:
- * a queued rwlock, the second contender of a native lock, the owner of a mutex. Nearly all critical
- * sections are shorter than spin_ns; where one lasts longer and somebody is preempted who
- * holds a lock, it is taken for one that waits for that. Who is only known to be next waits, too.
+ * An apparent holder may itself spin with preemption off for a lock without a queue node: a queued
+ * rwlock, the second contender of a native lock, the owner of a mutex. Nearly all critical sections
+ * are shorter than spin_ns. A longer one, while a lock holder is preempted, counts as a spin for
+ * that holder. A sibling that is only known to be next waits, too, and does not count.
  */
 HF_FN bool hf_spins_for_holder(enum hf_class class, const struct hf_siblings *s, u64 held_ns,
 			       const struct hf_params *prm)
 {
-	return hf_is_inside(class) && s->holder && !s->next && held_ns >= prm->spin_ns;
+	return hf_in_critical_section(class) && s->holder && !s->next && held_ns >= prm->spin_ns;
 }
 
 #endif /* __HOLDFAST_GUEST_H */

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* Who is next. */
+/* The order in which tasks run. */
 #ifndef __HOLDFAST_ORDER_H
 #define __HOLDFAST_ORDER_H
 
+#include "guest.h"
+#include "vtime.h"
+
 /*
- * Where a runnable task is queued. A vCPU that was preempted while siblings wait for it
- * goes ahead of its turn, and so does one that had stopped to wait for a lock and is
- * woken, for the lock is its own now, or one with an interrupt to serve that a sibling spins
- * for. Only the order changes: what it runs is charged in full, and once it is further ahead
- * than the boost it waits like everybody else. The boost is in CPU time of its own, so that it
- * is worth the same to a small vCPU as to a large one.
+ * Where a runnable task is queued. The resume boost goes to a vCPU that was preempted while
+ * siblings wait for it. It also goes to a vCPU that is woken as the next owner of a lock, and to
+ * one with an interrupt to serve that a sibling spins for. Only the order changes: the time that
+ * the vCPU runs is charged in full, and beyond the boost it waits like any task. The boost is in
+ * CPU time, so that it is worth the same to a small vCPU as to a large one.
  */
 HF_FN u64 hf_queue_key(u64 vtime, enum hf_class class, bool woken, u32 weight,
 		       const struct hf_params *prm)
@@ -20,10 +22,9 @@ HF_FN u64 hf_queue_key(u64 vtime, enum hf_class class, bool woken, u32 weight,
 }
 
 /*
- * @from gives its CPU to @to, which would come later: they swap places. What the two have
- * coming together, in CPU time, does not change, so no number of yields wins their VM anything.
- * A place is worth more CPU time to the heavier one: it comes less far forward, or goes less far
- * back.
+ * @from gives its CPU to @to, which would come later: they swap places. The CPU time that the two
+ * have coming together does not change, so no number of yields wins their VM anything. A place is
+ * worth more CPU time to the heavier task, which comes less far forward or goes less far back.
  */
 HF_FN void hf_swap_places(u64 *from_vtime, u32 from_weight, u64 *to_vtime, u32 to_weight)
 {
@@ -36,9 +37,9 @@ HF_FN void hf_swap_places(u64 *from_vtime, u32 from_weight, u64 *to_vtime, u32 t
 }
 
 /*
- * May @from give its CPU to @to although the task with @first_key is next? As far as a
- * preempted holder goes ahead of its turn, and no further: else a VM of vCPUs that hand
- * the CPU to one another would never come to the end of its turn.
+ * May @from give its CPU to @to although the task with @first_key is next? As far as the resume
+ * boost reaches, and no further: else a VM of vCPUs that hand the CPU to one another would never
+ * leave it.
  */
 HF_FN bool hf_may_give(u64 from_vtime, u32 from_weight, u64 to_vtime, u32 to_weight, u64 first_key,
 		       const struct hf_params *prm)
@@ -49,11 +50,11 @@ HF_FN bool hf_may_give(u64 from_vtime, u32 from_weight, u64 to_vtime, u32 to_wei
 }
 
 /*
- * May a waking task of @weight with this key take the CPU from one whose virtual time is
- * @curr_vtime? One that has slept for long is a slice behind the beginning of a turn: with a
- * margin of less than that it need not wait for the end of one. A vCPU that is woken @by_sibling
- * has to be further behind: those that sleep until a sibling lets them have a mutex or a byte
- * would cut turns short as often as that, to run at once and contend again.
+ * May a waking task of @weight with this key preempt a running one with virtual time @curr_vtime?
+ * A task that has slept for long is a slice behind the beginning of a slice: with a margin of less
+ * than that it need not wait for the end of one. A vCPU that is woken @by_sibling has to be further
+ * behind. Else vCPUs that sleep until a sibling releases a mutex or sends a byte would cut slices
+ * short as often as that, to run at once and contend again.
  */
 HF_FN bool hf_wakeup_preempts(u64 key, u64 curr_vtime, u32 weight, bool by_sibling,
 			      const struct hf_params *prm)

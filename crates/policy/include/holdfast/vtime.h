@@ -3,6 +3,8 @@
 #ifndef __HOLDFAST_VTIME_H
 #define __HOLDFAST_VTIME_H
 
+#include "params.h"
+
 HF_FN bool hf_vtime_before(u64 a, u64 b)
 {
 	return (s64)(a - b) < 0;
@@ -20,8 +22,8 @@ HF_FN u64 hf_vtime_within(u64 vtime, u64 floor, u64 ceiling)
 #define HF_WEIGHT_NICE0 (100 * HF_WEIGHT_SCALE)
 
 /*
- * However many share a small group, each of them weighs this much: the turn of one that weighs
- * less would come later than the kernel's watchdog allows.
+ * The least that a task weighs, however many tasks share a small group. The slice of a lighter task
+ * would come later than the kernel's watchdog allows.
  */
 #define HF_WEIGHT_MIN (HF_WEIGHT_SCALE / 8)
 
@@ -37,8 +39,8 @@ HF_FN u64 hf_part_of_slice(u32 permille, u32 weight, const struct hf_params *prm
 }
 
 /*
- * A member of a group, one level up: of the weight that the group has among its
- * siblings, it has what its own is of @total, that of all active members.
+ * The weight of a group's member, one level up: its part of @total, the weight of all active
+ * members, of the weight that the group has among its siblings.
  */
 HF_FN u32 hf_weight_in_group(u32 weight, u32 group_weight, u64 total)
 {
@@ -50,12 +52,12 @@ HF_FN u32 hf_weight_in_group(u32 weight, u32 group_weight, u64 total)
 	return share ? share : 1;
 }
 
-/* The largest weight, of a task or of a group, and so the most that anybody weighs among all. */
+/* The largest weight of a task or a group, and so the largest among all tasks. */
 #define HF_WEIGHT_MAX (10000U * HF_WEIGHT_SCALE)
 
 /*
- * What a group weighs among all tasks of the host: as much more than the member below, which counts
- * @own in it and weighs @below among all, as its @total is of that one.
+ * The weight of a group among all tasks of the host. A member below it has weight @own in the group
+ * and @below among all; the group weighs as much more as its @total is more than @own.
  */
 HF_FN u32 hf_weight_among_all(u64 total, u32 own, u32 below)
 {
@@ -73,12 +75,12 @@ HF_FN u64 hf_charge(u64 vtime, u64 ran_ns, u32 weight)
 	return vtime + hf_scale_by_weight(ran_ns, weight);
 }
 
-/* Whoever is further away is placed nearer soon enough (hf_place), and no weight times this overflows. */
+/* A longer distance is cut by hf_place() soon enough, and no weight times this overflows. */
 #define HF_REWEIGHED_MAX_NS (1ULL << 39)
 
 /*
- * Virtual time of a task that weighs another amount from now on, because its own weight was changed or
- * because others of its group came or went: what it is owed, or owes, is so much CPU time as before.
+ * Virtual time of a task whose weight changes from @from to @to, because its own weight was changed
+ * or other members of its group came or went. Its lag, in CPU time, stays the same.
  */
 HF_FN u64 hf_reweigh(u64 vtime, u64 vtime_now, u32 from, u32 to)
 {
@@ -92,69 +94,75 @@ HF_FN u64 hf_reweigh(u64 vtime, u64 vtime_now, u32 from, u32 to)
 }
 
 /*
- * How far behind the host's virtual time a task may come to be. One that slept may claim one
- * slice of the past and no more. One that never stopped wanting to run keeps what it is
- * owed, up to the much larger bound that affinity can make it fall behind.
+ * The lag limit: how far behind the host's virtual time a task may be. A task that slept may claim
+ * one slice of the past. A task that never stopped wanting to run keeps its lag, up to the much
+ * larger bound that affinity can make it fall behind.
  */
-#define HF_OWED_MAX_SLICES 32
+#define HF_LAG_MAX_SLICES 32
 
-HF_FN u64 hf_credit(u32 weight, bool slept, const struct hf_params *prm)
+HF_FN u64 hf_lag_limit(u32 weight, bool slept, const struct hf_params *prm)
 {
-	/* A light task that holds a lock may be far ahead of its turn: what a heavy one is owed stays. */
+	/* A light task that holds a lock may be far ahead: the lag of a heavy one stays. */
 	if (!slept && weight > HF_WEIGHT_NICE0)
 		weight = HF_WEIGHT_NICE0;
-	return hf_scale_by_weight(prm->slice_ns * (slept ? 1 : HF_OWED_MAX_SLICES), weight);
+	return hf_scale_by_weight(prm->slice_ns * (slept ? 1 : HF_LAG_MAX_SLICES), weight);
 }
 
-/* How many slices a turn is at most that ends at a tick of 4 ms and has grace. */
-#define HF_TURN_MAX_SLICES 4
+/* How many slices a task runs at most in one go: its slice ends at a tick of 4 ms, with grace. */
+#define HF_RUN_MAX_SLICES 4
 
 /*
- * Where CPUs are not for everybody time passes more slowly on some, and goes by those who want them: by the host's time
- * all of these would be as far behind as one may be, whatever they weigh, and who wakes would come after them. Does a
- * CPU have a time of its own? @first is that of whoever is furthest behind there, and @weight its weight: the first of
- * those who wait, or who runs if that may run nowhere else. Others that run may be due all of a CPU and more, and ever
- * further behind, which is no time for anybody else. Who has slept or goes first is behind by less than a turn, which
- * is a long one if it is light: that says as little as before, whether or not the CPU @had a time of its own. What is so
- * of those that are @pinned there stays so; others are first on other CPUs, too.
+ * Does a CPU have a virtual time of its own, apart from the host's?
+ *
+ * Affinity can make more tasks contend for one CPU than for another. Time passes more slowly there.
+ * By the host's time all tasks there would be at the lag limit, whatever they weigh, and a waking
+ * task would come after them.
+ *
+ * @first is the virtual time of the task that is furthest behind there, and @weight its weight: the
+ * first of those that wait, or the running one if it may run nowhere else. Any other running task
+ * may be due all of a CPU and more, and ever further behind, which is no time for others. A task
+ * that has slept or is boosted is behind by less than the longest run; for a light task that is
+ * much virtual time, unless the CPU @had a time of its own. Of tasks that are @pinned there the
+ * answer stays yes; others are first on other CPUs, too.
  */
 HF_FN bool hf_has_own_time(u64 vtime_now, u64 first, u32 weight, bool pinned, bool had,
 			   const struct hf_params *prm)
 {
 	bool is_light = weight < HF_WEIGHT_NICE0 && !had;
-	u64 turn = hf_scale_by_weight(prm->slice_ns * HF_TURN_MAX_SLICES,
-				      is_light ? weight : HF_WEIGHT_NICE0);
+	u64 run = hf_scale_by_weight(prm->slice_ns * HF_RUN_MAX_SLICES,
+				     is_light ? weight : HF_WEIGHT_NICE0);
 
-	return hf_vtime_before(first + turn, vtime_now) || (had && pinned);
+	return hf_vtime_before(first + run, vtime_now) || (had && pinned);
 }
 
-/* So far the times of two CPUs are apart by nothing but who wants them: further than anybody may be behind. */
+/* Two CPUs whose times differ by more than this differ by contention alone: no lag is as large. */
 HF_FN u64 hf_far_apart(const struct hf_params *prm)
 {
-	return 2 * hf_credit(HF_WEIGHT_NICE0, false, prm);
+	return 2 * hf_lag_limit(HF_WEIGHT_NICE0, false, prm);
 }
 
 /*
- * So long a CPU may have a time of its own that is far from the host's, and begins anew with that: those who may run
- * on several would have to wait there until it has caught up, should others not want it any more.
+ * How long a CPU may keep a time that is far from the host's before it is rebased to that. Tasks
+ * that may run on several CPUs would otherwise have to wait there until it has caught up, should it
+ * no longer be contended.
  */
 #define HF_OWN_TIME_NS (4ULL * 1000 * 1000 * 1000)
 
-/* Is it time for one that has looked @since? All do at the same moment: tasks that share some CPUs are compared. */
-HF_FN bool hf_may_begin_anew(u64 now_ns, u64 since_ns)
+/* Is a rebase due on a CPU that last checked @since? All CPUs rebase at the same moments. */
+HF_FN bool hf_may_rebase(u64 now_ns, u64 since_ns)
 {
 	return now_ns / HF_OWN_TIME_NS != since_ns / HF_OWN_TIME_NS;
 }
 
-/* How much further its tasks are when it does, where it is @here: as far behind or ahead as they were. 0: it need not. */
-HF_FN u64 hf_begin_anew(u64 vtime_now, u64 here, const struct hf_params *prm)
+/* By how much a rebase moves the tasks of a CPU whose time is @here; they keep their lag. */
+HF_FN u64 hf_rebase(u64 vtime_now, u64 here, const struct hf_params *prm)
 {
 	return hf_vtime_before(here + hf_far_apart(prm), vtime_now) ? vtime_now - here : 0;
 }
 
 /*
- * Virtual time of a task that is to run where it is @here, and was where it is @there: where these are far apart it
- * takes along how far behind or ahead it was.
+ * Virtual time of a task that moves from a CPU whose time is @there to one whose time is @here.
+ * Where these are far apart the task keeps its lag.
  */
 HF_FN u64 hf_move(u64 vtime, u64 there, u64 here, const struct hf_params *prm)
 {
@@ -166,16 +174,16 @@ HF_FN u64 hf_move(u64 vtime, u64 there, u64 here, const struct hf_params *prm)
 }
 
 /*
- * How many turns of the lightest there can be a task may be ahead: what one is charged for the longest
- * turn, and as much again as going first is worth. With less a light vCPU that claims to hold a lock
- * would always be first.
+ * How many slices of the lightest possible task a task may be ahead: the charge for the longest
+ * run, and as much again as a resume boost is worth. With less a light vCPU that claims to hold a
+ * lock would always be first.
  */
-#define HF_AHEAD_MAX_SLICES (2 * HF_TURN_MAX_SLICES)
+#define HF_AHEAD_MAX_SLICES (2 * HF_RUN_MAX_SLICES)
 
-/* Virtual time of a task that becomes runnable: neither too far behind nor, whatever became of its weight, ahead. */
+/* Virtual time of a task that becomes runnable: neither too far behind nor too far ahead. */
 HF_FN u64 hf_place(u64 vtime, u64 vtime_now, u32 weight, bool slept, const struct hf_params *prm)
 {
-	u64 floor = vtime_now - hf_credit(weight, slept, prm);
+	u64 floor = vtime_now - hf_lag_limit(weight, slept, prm);
 	u64 ceiling =
 		vtime_now + hf_scale_by_weight(prm->slice_ns * HF_AHEAD_MAX_SLICES, HF_WEIGHT_MIN);
 
@@ -183,59 +191,60 @@ HF_FN u64 hf_place(u64 vtime, u64 vtime_now, u32 weight, bool slept, const struc
 }
 
 /*
- * By how many turns a group may be further than its members before they may not go back there. Members run
- * at different times, and none is to lose what it is owed for that.
+ * By how many slices a member may be behind its group. Members run at different times, and none
+ * loses its lag by that.
  */
 #define HF_GROUP_SLICES 4
 
 /*
- * Virtual time of a group, which is charged like one task of the group's weight for what all its
- * members run: neither further behind than one that slept, nor so far ahead that a time without
- * others is remembered. But what a member has run that came from as far back as it may and went
- * first is, or it would come from there again: who wakes while its waker still runs weighs half of
- * what it then runs with, and goes first by twice as much. @weight is that of the member that ran.
+ * Virtual time of a group, which is charged like one task of the group's weight for all the CPU
+ * time of its members. It is no further behind than a task that slept. It is not so far ahead that
+ * it remembers a time without contention, but as far as one run of a boosted member from the lag
+ * limit takes it, or the member would come from there again. A member that wakes while its waker
+ * still runs weighs half as much as it does when it runs, and its boost counts twice. @weight is
+ * that of the member that ran.
  */
-HF_FN u64 hf_place_group(u64 served, u64 vtime_now, u32 weight, const struct hf_params *prm)
+HF_FN u64 hf_place_group(u64 group_vtime, u64 vtime_now, u32 weight, const struct hf_params *prm)
 {
 	u32 most =
-		1000 * (HF_GROUP_SLICES + 1 + HF_TURN_MAX_SLICES) + 2 * prm->resume_boost_permille;
-	u64 floor = vtime_now - hf_credit(weight, true, prm);
+		1000 * (HF_GROUP_SLICES + 1 + HF_RUN_MAX_SLICES) + 2 * prm->resume_boost_permille;
+	u64 floor = vtime_now - hf_lag_limit(weight, true, prm);
 	u64 ceiling = vtime_now + hf_part_of_slice(most, weight, prm);
 
-	return hf_vtime_within(served, floor, ceiling);
+	return hf_vtime_within(group_vtime, floor, ceiling);
 }
 
 /*
- * A member does not go far back behind its group: else members that take turns would each come
- * with a past of its own, in which the group has run. Who slept may be the only one that runs by
- * then, with all that the group weighs, however little it weighs beside who has woken it: its past
- * is as much CPU time as @group_weight gives.
+ * A member does not go far back behind its group: else members that run in turn would each come
+ * with a past of its own, in which the group has run. A member that slept may soon be the only one
+ * that runs, with all of the group's weight. Its past is as much CPU time as @group_weight gives.
  */
-HF_FN u64 hf_place_in_group(u64 vtime, u64 served, u32 weight, u32 group_weight, bool slept,
+HF_FN u64 hf_place_in_group(u64 vtime, u64 group_vtime, u32 weight, u32 group_weight, bool slept,
 			    const struct hf_params *prm)
 {
 	u32 most = 1000 * (HF_GROUP_SLICES + (slept ? 1 : 0));
-	u64 floor = served - hf_part_of_slice(most, slept ? group_weight : weight, prm);
+	u64 floor = group_vtime - hf_part_of_slice(most, slept ? group_weight : weight, prm);
 
 	return hf_vtime_before(vtime, floor) ? floor : vtime;
 }
 
 /*
- * Weights may be so far apart that the next turn of the light one comes after minutes. The kernel's watchdog ends the
- * scheduler after 30 s; and whoever is preempted in a read-side critical section of RCU holds up a grace period, for which
- * the kernel ends it after 21 s (CONFIG_RCU_CPU_STALL_TIMEOUT). Who has waited for so long has a turn, whatever it weighs.
+ * Weights may be so far apart that a light task would wait for minutes. The kernel's watchdog ends
+ * the scheduler after 30 s. A task preempted in an RCU read-side critical section holds up a grace
+ * period of RCU, for which the kernel ends the scheduler after 21 s (CONFIG_RCU_CPU_STALL_TIMEOUT).
+ * A task that has waited for this long is starving and gets a slice, whatever it weighs.
  */
-#define HF_LATE_NS (5ULL * 1000 * 1000 * 1000)
+#define HF_STARVING_NS (5ULL * 1000 * 1000 * 1000)
 
-HF_FN bool hf_is_late(u64 waited_ns)
+HF_FN bool hf_is_starving(u64 waited_ns)
 {
-	return waited_ns >= HF_LATE_NS;
+	return waited_ns >= HF_STARVING_NS;
 }
 
 /*
- * The host's virtual time, when @least is that of whoever is furthest behind among those who
- * want a CPU. Not of whoever is furthest ahead: a light task is, for long, after each of its
- * turns, and who wakes then would wait for everybody else to come there.
+ * The host's virtual time, when @least is that of the task furthest behind among those that want a
+ * CPU. The task furthest ahead would not do: a light task is that for long after each of its
+ * slices, and a waking task would wait for all others to come there.
  */
 HF_FN u64 hf_advance(u64 vtime_now, u64 least)
 {
@@ -243,21 +252,22 @@ HF_FN u64 hf_advance(u64 vtime_now, u64 least)
 }
 
 /*
- * Virtual time of a task whose CPU nobody else could have had just now. It took nothing from
- * anybody, and nobody left it behind: when others come it is ahead of them by no more than
- * @slices, and behind by no more than one that slept, however long that lasted. But a CPU may be
- * free for a moment only, and until then somebody went first: such a lead of a turn stays, and as
- * much of what others are owed, heavy ones too, as a task of nice 0 may win by it.
+ * Clamps the lag of a task whose CPU was not contended. It took nothing from other tasks and was
+ * not left behind: when others come it is ahead by no more than @slices, and behind by no more than
+ * a task that slept. But a CPU may lack contention for a moment only, after a boosted task ran. Its
+ * lead of a slice and a boost stays, and so does as much lag of others, heavy ones too, as a task
+ * of nice 0 may win by it.
  */
-HF_FN u64 hf_forgive(u64 vtime, u64 vtime_now, u32 weight, u32 slices, const struct hf_params *prm)
+HF_FN u64 hf_clamp_lag(u64 vtime, u64 vtime_now, u32 weight, u32 slices,
+		       const struct hf_params *prm)
 {
-	u32 owed_weight = weight < HF_WEIGHT_NICE0 ? weight : HF_WEIGHT_NICE0;
-	u64 owed = hf_part_of_slice(prm->resume_boost_permille, owed_weight, prm);
-	u64 floor = vtime_now - hf_credit(weight, true, prm) - owed;
+	u32 boosted_weight = weight < HF_WEIGHT_NICE0 ? weight : HF_WEIGHT_NICE0;
+	u64 boost = hf_part_of_slice(prm->resume_boost_permille, boosted_weight, prm);
+	u64 floor = vtime_now - hf_lag_limit(weight, true, prm) - boost;
 	u64 most = hf_scale_by_weight(prm->slice_ns * slices, weight);
-	u64 won = hf_part_of_slice(1000 + prm->resume_boost_permille, weight, prm);
+	u64 lead = hf_part_of_slice(1000 + prm->resume_boost_permille, weight, prm);
 
-	return hf_vtime_within(vtime, floor, vtime_now + (most > won ? most : won));
+	return hf_vtime_within(vtime, floor, vtime_now + (most > lead ? most : lead));
 }
 
 #endif /* __HOLDFAST_VTIME_H */

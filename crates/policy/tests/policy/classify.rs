@@ -12,9 +12,9 @@ fn facts(preempt_count: u32, queued: u32, at_head: u32) -> GuestFacts {
 
 #[test]
 fn follows_the_table() {
-    use VcpuClass::{Free, Head, Holder, Irq, Waiter};
+    use VcpuClass::{Head, Holder, Irq, Preemptible, Waiter};
     for (preempt_count, queued, at_head, class) in [
-        (0, 0, 0, Free),
+        (0, 0, 0, Preemptible),
         (1, 0, 0, Holder),
         (2, 1, 0, Holder),
         (2, 1, 1, Holder),
@@ -35,10 +35,10 @@ fn follows_the_table() {
 
 #[test]
 fn a_wide_count_says_the_same_by_other_bits() {
-    use VcpuClass::{Free, Holder, Irq};
+    use VcpuClass::{Holder, Irq, Preemptible};
     // PREEMPT, SOFTIRQ, HARDIRQ_DISABLE, HARDIRQ and NMI_OFFSET of Linux 7.3.
     for (word, class) in [
-        (0, Free),
+        (0, Preemptible),
         (1, Holder),
         (0x100, Irq),
         (0x1_0000, Holder),
@@ -91,7 +91,7 @@ fn only_classes_that_siblings_wait_for_are_protected() {
 #[test]
 fn an_idle_vcpu_holds_no_lock() {
     let idle = |preempt_count| GuestFacts { preempt_count, idle: 1, ..GuestFacts::default() };
-    assert_eq!(classify(&idle(1)), VcpuClass::Free);
+    assert_eq!(classify(&idle(1)), VcpuClass::Preemptible);
     assert_eq!(classify(&idle(2)), VcpuClass::Holder);
     assert_eq!(classify(&idle(0x1_0001)), VcpuClass::Irq);
 }

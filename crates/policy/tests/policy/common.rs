@@ -10,10 +10,10 @@ pub(crate) fn class() -> impl Strategy<Value = VcpuClass> {
 
 /// Nobody of the VM is preempted, or somebody who makes others wait.
 pub(crate) fn siblings() -> impl Strategy<Value = Siblings> {
-    any::<(bool, bool, bool, bool)>().prop_map(|(holder, next, queued, called)| Siblings {
+    any::<(bool, bool, bool, bool)>().prop_map(|(holder, next, queued, call_pending)| Siblings {
         holder,
         next,
         queued,
-        called,
+        call_pending,
     })
 }

@@ -92,7 +92,7 @@ fn what_a_heavy_task_is_owed_stays_when_a_light_holder_runs_ahead() {
 /// What going first cost others, and what they are owed for it, stays when a CPU is free for a moment.
 #[test]
 fn a_guest_that_claims_and_sleeps_in_turn_takes_nothing_of_a_hog_due_almost_a_cpu() {
-    use VcpuClass::{Free, Head, Holder, Irq, Waiter};
+    use VcpuClass::{Head, Holder, Irq, Preemptible, Waiter};
     let vcpu = |claims: &[VcpuClass], runs_ns, sleeps_ns| Task {
         vm: Some(0),
         claims: claims.to_vec(),
@@ -101,9 +101,9 @@ fn a_guest_that_claims_and_sleeps_in_turn_takes_nothing_of_a_hog_due_almost_a_cp
         ..Task::new(138_817)
     };
     let mut tasks = vec![
-        vcpu(&[Head, Irq, Free], 9_340_000, 39_900_000),
+        vcpu(&[Head, Irq, Preemptible], 9_340_000, 39_900_000),
         vcpu(&[Waiter, Holder, Head], PARAMS.slice_ns, 0),
-        vcpu(&[Irq, Irq, Free], 8_300_000, 8_400_000),
+        vcpu(&[Irq, Irq, Preemptible], 8_300_000, 8_400_000),
         Task::new(377_014),
     ];
     let fair = fair_shares(&tasks, 2)[3];
@@ -249,10 +249,10 @@ proptest! {
         weight in WEIGHT_NICE0 / 100..100 * WEIGHT_NICE0,
     ) {
         let vtime = vtime_now.wrapping_add_signed(ahead);
-        let forgiven = PARAMS.forgive(vtime, vtime_now, weight, slices);
+        let forgiven = PARAMS.clamp_lag(vtime, vtime_now, weight, slices);
         // But for what going first brings, which may not be forgiven when a CPU is free for a moment.
         let owed = charge(0, BOOST_NS, weight.min(WEIGHT_NICE0));
-        let least = vtime_now - PARAMS.credit(weight, true) - owed;
+        let least = vtime_now - PARAMS.lag_limit(weight, true) - owed;
         let most_ns = (PARAMS.slice_ns * u64::from(slices)).max(PARAMS.slice_ns + BOOST_NS);
         let most = charge(vtime_now, most_ns, weight);
         prop_assert_eq!(forgiven, vtime.clamp(least, most));
@@ -268,7 +268,7 @@ proptest! {
         let place = PARAMS.place(vtime, vtime_now, weight, slept);
         let lightest = charge(vtime_now, 8 * PARAMS.slice_ns, WEIGHT_NICE0 / 800);
         prop_assert!(!vtime_before(lightest, place));
-        let credit = PARAMS.credit(weight, slept);
+        let credit = PARAMS.lag_limit(weight, slept);
         prop_assert!(!vtime_before(place, vtime_now.wrapping_sub(credit)));
     }
 
@@ -276,9 +276,9 @@ proptest! {
     fn one_who_cannot_run_does_not_stop_time(stuck: u64, runs in 0u64..1 << 50, weight in WEIGHT_NICE0 / 800..100 * WEIGHT_NICE0) {
         // He is furthest behind all the while; the others' time goes on at a distance.
         let start = stuck.wrapping_add(runs);
-        let vtime_now = advance(advance(stuck, stuck), start.wrapping_sub(PARAMS.credit(weight, false)));
+        let vtime_now = advance(advance(stuck, stuck), start.wrapping_sub(PARAMS.lag_limit(weight, false)));
         let place = PARAMS.place(stuck, vtime_now, WEIGHT_NICE0, true);
-        let bound = PARAMS.credit(weight, false) + PARAMS.credit(WEIGHT_NICE0, true);
+        let bound = PARAMS.lag_limit(weight, false) + PARAMS.lag_limit(WEIGHT_NICE0, true);
         prop_assert!(start.wrapping_sub(place) <= bound, "{} ns", start.wrapping_sub(place));
     }
 }
@@ -337,7 +337,7 @@ proptest! {
         let honest = honest.into_iter().map(Task::new);
         let tasks: Vec<Task> = hostile.into_iter().chain(honest).collect();
         let fair = fair_shares(&tasks, nr_cpus);
-        // Where no more are honest than there are CPUs hf_forgive() may take a CPU that is free for a
+        // Where no more are honest than there are CPUs hf_clamp_lag() may take a CPU that is free for a
         // moment for time alone. To a guest without claims as well.
         let lost_share = if nr_honest <= nr_cpus { LOST_SHARE } else { 0.0 };
         for duration_ns in [SECOND / 2, 5 * SECOND, 50 * SECOND] {
@@ -388,7 +388,7 @@ proptest! {
             };
             let saved = &mut saved[tasks[task].vm.unwrap()];
             *saved += std::mem::take(&mut of.unearned_ns) * u64::from(PARAMS.grace_share_permille);
-            *saved = (*saved).min(PARAMS.grace_bank_max_ns * 1000);
+            *saved = (*saved).min(PARAMS.grace_budget_max_ns * 1000);
             prop_assert_eq!(verdict == Verdict::Extend, step_ns > 0);
             prop_assert!(step_ns * 1000 <= *saved, "{step_ns} ns at {at_ns}: {tasks:?}");
             *saved -= step_ns * 1000;

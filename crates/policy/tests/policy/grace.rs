@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What grace may never do, whatever a guest claims.
 
-use holdfast_policy::{Grace, Params, Siblings, VcpuClass, Verdict, is_worth_extending, see};
+use holdfast_policy::{
+    Grace, Params, Siblings, VcpuClass, Verdict, is_worth_extending, note_class,
+};
 use proptest::prelude::*;
 
 use crate::common::{class, siblings};
 
 fn params() -> impl Strategy<Value = Params> {
     (1_000u64..100_000, 1u64..100, 0u32..=1000, 0u64..50_000_000).prop_map(
-        |(grace_step_ns, steps, grace_share_permille, grace_bank_max_ns)| Params {
+        |(grace_step_ns, steps, grace_share_permille, grace_budget_max_ns)| Params {
             grace_max_ns: grace_step_ns * steps,
             grace_step_ns,
-            grace_bank_max_ns,
+            grace_budget_max_ns,
             grace_share_permille,
             ..Params::DEFAULT
         },
     )
 }
 
-const ALONE: Siblings = Siblings { holder: false, next: false, queued: false, called: false };
+const ALONE: Siblings = Siblings { holder: false, next: false, queued: false, call_pending: false };
 
 /// Runs one grace to its end; the time granted and the verdict.
 fn run_grace(p: &Params, grace: &mut Grace, bank: &mut u64, class: VcpuClass) -> (u64, Verdict) {
@@ -51,7 +53,7 @@ proptest! {
         let (mut bank, mut earned, mut granted) = (0u64, 0u128, 0u128);
         for (class, ran_ns, vcpu) in turns {
             bank = p.earn(bank, ran_ns);
-            prop_assert!(bank <= p.grace_bank_max_ns);
+            prop_assert!(bank <= p.grace_budget_max_ns);
             earned += u128::from(ran_ns) * u128::from(p.grace_share_permille) / 1000;
             granted += u128::from(run_grace(&p, &mut vcpus[vcpu], &mut bank, class).0);
             prop_assert!(granted <= earned);
@@ -94,7 +96,7 @@ proptest! {
                 return Ok(());
             }
         }
-        let decision = p.decide(&mut grace, &mut bank, VcpuClass::Free, &ALONE);
+        let decision = p.decide(&mut grace, &mut bank, VcpuClass::Preemptible, &ALONE);
         prop_assert_eq!(decision.verdict, Verdict::Release);
         prop_assert_eq!(grace.granted_ns, 0);
         prop_assert_eq!(grace.capped_streak, 0);
@@ -106,7 +108,7 @@ proptest! {
         let (mut grace, mut bank) = (Grace::default(), u64::MAX);
         prop_assume!(p.decide(&mut grace, &mut bank, VcpuClass::Holder, &ALONE).verdict == Verdict::Extend);
         let verdict = p.decide(&mut grace, &mut bank, class, &s).verdict;
-        prop_assert_eq!(verdict == Verdict::Release, class == VcpuClass::Free);
+        prop_assert_eq!(verdict == Verdict::Release, class == VcpuClass::Preemptible);
     }
 
     #[test]
@@ -133,18 +135,18 @@ proptest! {
         let (mut cpu_ns, mut held_from) = (start, None);
         for (class, ran_ns) in sights {
             cpu_ns += ran_ns;
-            see(&mut grace, class, cpu_ns);
+            note_class(&mut grace, class, cpu_ns);
             let holds = matches!(class, VcpuClass::Holder | VcpuClass::Irq);
             held_from = match class {
                 VcpuClass::Unknown => held_from,
                 _ => holds.then_some(held_from.unwrap_or(cpu_ns)),
             };
-            let is_believed = p.believed(class, &grace, cpu_ns) == class;
+            let is_believed = p.trusted(class, &grace, cpu_ns) == class;
             let held_ns = held_from.map_or(0, |from| cpu_ns - from);
             prop_assert_eq!(is_believed, !holds || held_ns <= 4 * p.slice_ns);
             // Who is in a queue is in a queue, and whoever is seen without a lock once is believed again.
-            prop_assert_eq!(p.believed(VcpuClass::Head, &grace, cpu_ns), VcpuClass::Head);
-            prop_assert_eq!(p.believed(VcpuClass::Waiter, &grace, cpu_ns), VcpuClass::Waiter);
+            prop_assert_eq!(p.trusted(VcpuClass::Head, &grace, cpu_ns), VcpuClass::Head);
+            prop_assert_eq!(p.trusted(VcpuClass::Waiter, &grace, cpu_ns), VcpuClass::Waiter);
         }
     }
 

@@ -179,7 +179,7 @@ proptest! {
         let part = |class| {
             part_of_a_group_that_wakes_at_once(nr_members, burst_ns, turn_ns, class, nr_others)
         };
-        let (liar, honest) = (part(class), part(VcpuClass::Free));
+        let (liar, honest) = (part(class), part(VcpuClass::Preemptible));
         prop_assert!(liar < 0.52 || liar < honest + 0.02, "{liar}, and {honest} without claims");
     }
 }
@@ -191,7 +191,7 @@ proptest! {
         nr_members in 1usize..64,
         burst_ns in 50_000u64..20_000_000,
         turn_ns in 2 * MS..4 * MS,
-        class in prop::sample::select(vec![VcpuClass::Free, VcpuClass::Irq, VcpuClass::Head]),
+        class in prop::sample::select(vec![VcpuClass::Preemptible, VcpuClass::Irq, VcpuClass::Head]),
     ) {
         let part_if_woken_with = |weight| {
             part_of_a_group_that_takes_turns(nr_members, burst_ns, turn_ns, class, weight)
@@ -216,7 +216,7 @@ proptest! {
         // And who ran on another's behalf keeps what it slept for.
         let slept = PARAMS.place_in_group(0, served, weight, weight, true);
         let running = PARAMS.place_in_group(0, served, weight, weight, false);
-        prop_assert!((running - slept).abs_diff(PARAMS.credit(weight, true)) <= 1);
+        prop_assert!((running - slept).abs_diff(PARAMS.lag_limit(weight, true)) <= 1);
     }
 
     #[test]

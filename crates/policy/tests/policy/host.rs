@@ -4,7 +4,7 @@
 
 use holdfast_policy::{
     Decision, Grace, Params, Siblings, Target, VcpuClass, Verdict, WEIGHT_NICE0, advance, charge,
-    is_late, may_begin_anew, see, swap_places, vtime_before, yield_target,
+    is_starving, may_rebase, note_class, swap_places, vtime_before, yield_target,
 };
 
 /// What ships.
@@ -156,7 +156,7 @@ struct Host<'a> {
     tasks: &'a mut [Task],
     cpus: Vec<Cpu>,
     /// The grace that each VM has saved.
-    banks_ns: Vec<u64>,
+    budgets_ns: Vec<u64>,
     vtime_now: u64,
     now_ns: u64,
     late_check_at_ns: u64,
@@ -189,7 +189,7 @@ pub(crate) fn simulate(
             };
             nr_cpus
         ],
-        banks_ns: vec![0; nr_vms],
+        budgets_ns: vec![0; nr_vms],
         vtime_now: start_vtime,
         now_ns: 0,
         late_check_at_ns: 0,
@@ -266,10 +266,10 @@ impl Host<'_> {
         task.vtime = PARAMS.place(moved, here, weight, slept);
     }
 
-    fn forgive(&mut self, i: usize) {
+    fn clamp_lag(&mut self, i: usize) {
         let time = self.time_at(self.tasks[i].cpu);
         let task = &mut self.tasks[i];
-        task.vtime = PARAMS.forgive(task.vtime, time, task.weight, 1);
+        task.vtime = PARAMS.clamp_lag(task.vtime, time, task.weight, 1);
     }
 
     /// Whoever is furthest behind of those who want `cpu` has come to `least`.
@@ -287,10 +287,9 @@ impl Host<'_> {
     /// `first` waits for `cpu`, or nobody does.
     fn set_wanted(&mut self, cpu: usize, first: Option<(usize, u64)>) {
         let since_ns = self.cpus[cpu].here.map(|(_, since_ns)| since_ns);
-        if since_ns.is_some_and(|since_ns| first.is_none() || may_begin_anew(self.now_ns, since_ns))
-        {
+        if since_ns.is_some_and(|since_ns| first.is_none() || may_rebase(self.now_ns, since_ns)) {
             let here = self.time_at(cpu);
-            self.begin_anew(cpu, PARAMS.begin_anew(self.vtime_now, here));
+            self.rebase(cpu, PARAMS.rebase(self.vtime_now, here));
             self.cpus[cpu].has_own_time &=
                 PARAMS.has_own_time(self.vtime_now, here, WEIGHT_NICE0, false, true);
         }
@@ -316,7 +315,7 @@ impl Host<'_> {
     }
 
     /// Tasks of `cpu` are so much `further` from now on, and those in its own queue are queued there.
-    fn begin_anew(&mut self, cpu: usize, further: u64) {
+    fn rebase(&mut self, cpu: usize, further: u64) {
         for task in self.tasks.iter_mut().filter(|task| task.cpu == cpu) {
             task.vtime = task.vtime.wrapping_add(further);
             let is_pinned = task.is_pinned();
@@ -334,11 +333,14 @@ impl Host<'_> {
     /// Whoever has waited for so long that it has a turn: one of `LATE_TURNS`, as in the scheduler.
     fn late(&mut self, cpu: usize) -> Option<usize> {
         let now_ns = self.now_ns;
-        let is_late = |task: &Task| match task.state {
-            State::Queued { since_ns, .. } => task.may_run_on(cpu) && is_late(now_ns - since_ns),
+        let is_starving = |task: &Task| match task.state {
+            State::Queued { since_ns, .. } => {
+                task.may_run_on(cpu) && is_starving(now_ns - since_ns)
+            }
             _ => false,
         };
-        let late = self.tasks.iter().position(is_late).filter(|_| now_ns >= self.late_check_at_ns);
+        let late =
+            self.tasks.iter().position(is_starving).filter(|_| now_ns >= self.late_check_at_ns);
         if late.is_some() {
             self.late_check_at_ns = now_ns + 3 * PARAMS.slice_ns;
         }
@@ -428,11 +430,11 @@ impl Host<'_> {
     fn grant_grace(&mut self, cpu: usize, i: usize) -> bool {
         let Some(vm) = self.tasks[i].vm else { return false };
         let (class, siblings) = (self.claim(i), self.siblings(i));
-        let (task, bank_ns) = (&mut self.tasks[i], &mut self.banks_ns[vm]);
-        see(&mut task.grace, class, task.ran_ns);
-        *bank_ns = PARAMS.earn(*bank_ns, std::mem::take(&mut task.unearned_ns));
+        let (task, budget_ns) = (&mut self.tasks[i], &mut self.budgets_ns[vm]);
+        note_class(&mut task.grace, class, task.ran_ns);
+        *budget_ns = PARAMS.earn(*budget_ns, std::mem::take(&mut task.unearned_ns));
         let Decision { verdict, step_ns } =
-            PARAMS.decide(&mut task.grace, bank_ns, class, &siblings);
+            PARAMS.decide(&mut task.grace, budget_ns, class, &siblings);
         self.cpus[cpu].until_ns = self.now_ns + step_ns.min(task.left_ns);
         self.record(cpu, i, What::Looked { verdict, step_ns });
         verdict == Verdict::Extend
@@ -442,7 +444,7 @@ impl Host<'_> {
     fn waits_for(&mut self, i: usize, named: bool) -> Option<usize> {
         let vm = self.tasks[i].vm?;
         let (class, siblings) = (self.claim(i), self.siblings(i));
-        if yield_target(class, &siblings, named, false) == Target::ToNobody {
+        if yield_target(class, &siblings, named, false) == Target::ToNone {
             return None;
         }
         let waits = |i: &usize| self.tasks[*i].vm == Some(vm) && self.key(*i).is_some();
@@ -474,7 +476,7 @@ impl Host<'_> {
             return Siblings::default();
         }
         let mut draw = || self.random.percent(50);
-        Siblings { holder: draw(), next: draw(), queued: draw(), called: draw() }
+        Siblings { holder: draw(), next: draw(), queued: draw(), call_pending: draw() }
     }
 
     /// `i` begins a turn on `cpu`.
@@ -490,7 +492,7 @@ impl Host<'_> {
 
     fn next_turn(&mut self, cpu: usize, i: usize, is_alone: bool) {
         if is_alone {
-            self.forgive(i);
+            self.clamp_lag(i);
         } else {
             self.place(i, cpu, false);
         }
@@ -498,7 +500,7 @@ impl Host<'_> {
         self.turn(cpu, i);
     }
 
-    fn start(&mut self, cpu: usize, i: usize, is_late: bool) {
+    fn start(&mut self, cpu: usize, i: usize, is_starving: bool) {
         self.place(i, cpu, false);
         let task = &mut self.tasks[i];
         if let State::Queued { since_ns, .. } = task.state {
@@ -506,8 +508,8 @@ impl Host<'_> {
         }
         task.state = State::Running;
         task.class = VcpuClass::Unknown;
-        if !is_late {
-            let behind = task.vtime.wrapping_sub(PARAMS.credit(task.weight, false));
+        if !is_starving {
+            let behind = task.vtime.wrapping_sub(PARAMS.lag_limit(task.weight, false));
             self.time_passes(cpu, behind);
         }
         let (since_ns, until_ns) = (self.now_ns, 0);
@@ -520,8 +522,8 @@ impl Host<'_> {
         let class = self.claim(i);
         self.place(i, cpu, false);
         let task = &mut self.tasks[i];
-        see(&mut task.grace, class, task.ran_ns);
-        task.class = PARAMS.believed(class, &task.grace, task.ran_ns);
+        note_class(&mut task.grace, class, task.ran_ns);
+        task.class = PARAMS.trusted(class, &task.grace, task.ran_ns);
         let key = PARAMS.queue_key(task.vtime, task.class, false, task.weight);
         task.state = State::Queued { key, since_ns: self.now_ns };
         self.cpus[cpu].runs = None;
@@ -531,10 +533,10 @@ impl Host<'_> {
     fn sleep(&mut self, cpu: usize, i: usize) {
         let (class, is_alone) = (self.claim(i), self.first(cpu).is_none());
         if is_alone {
-            self.forgive(i);
+            self.clamp_lag(i);
         }
         let task = &mut self.tasks[i];
-        see(&mut task.grace, VcpuClass::Free, 0);
+        note_class(&mut task.grace, VcpuClass::Preemptible, 0);
         task.class = class;
         task.state = State::Sleeping { until_ns: self.now_ns + task.sleeps_ns };
         self.cpus[cpu].runs = None;

@@ -3,7 +3,7 @@
 
 use holdfast_policy::{
     GuestFacts, Params, Siblings, Spin, Target, VcpuClass, classify, is_worth_extending,
-    look_target, preempt_count_after, yield_target,
+    preempt_count_after, probe_target, yield_target,
 };
 use proptest::prelude::*;
 
@@ -11,27 +11,27 @@ use crate::common::{class, siblings};
 
 #[test]
 fn a_waiter_runs_its_holder_and_a_caller_whom_it_called() {
-    use Target::{ToCalled, ToHolder, ToNamed, ToNobody};
-    use VcpuClass::{Free, Head, Holder, Irq, Unknown, Waiter};
-    let both = Siblings { holder: true, next: false, queued: false, called: true };
+    use Target::{ToCallPending, ToCandidate, ToHolder, ToNone};
+    use VcpuClass::{Head, Holder, Irq, Preemptible, Unknown, Waiter};
+    let both = Siblings { holder: true, next: false, queued: false, call_pending: true };
     let nobody = Siblings::default();
     for (class, siblings, named, spun_long, target) in [
         (Waiter, both, true, false, ToHolder),
         (Head, both, false, false, ToHolder),
-        (Head, Siblings { next: true, ..both }, false, false, ToCalled),
+        (Head, Siblings { next: true, ..both }, false, false, ToCallPending),
         (Waiter, Siblings { next: true, ..both }, false, false, ToHolder),
-        (Holder, both, true, false, ToCalled),
-        (Irq, both, false, false, ToCalled),
-        (Waiter, nobody, true, false, ToNobody),
-        (Waiter, nobody, true, true, ToNamed),
-        (Holder, nobody, true, false, ToNobody),
-        (Holder, Siblings { called: false, ..both }, false, false, ToNobody),
-        (Holder, Siblings { called: false, ..both }, false, true, ToHolder),
-        (Free, nobody, true, false, ToNamed),
-        (Unknown, nobody, true, false, ToNamed),
-        (Free, both, false, false, ToHolder),
-        (Free, Siblings { queued: true, ..nobody }, false, false, ToNobody),
-        (Free, Siblings { called: true, ..nobody }, false, false, ToNobody),
+        (Holder, both, true, false, ToCallPending),
+        (Irq, both, false, false, ToCallPending),
+        (Waiter, nobody, true, false, ToNone),
+        (Waiter, nobody, true, true, ToCandidate),
+        (Holder, nobody, true, false, ToNone),
+        (Holder, Siblings { call_pending: false, ..both }, false, false, ToNone),
+        (Holder, Siblings { call_pending: false, ..both }, false, true, ToHolder),
+        (Preemptible, nobody, true, false, ToCandidate),
+        (Unknown, nobody, true, false, ToCandidate),
+        (Preemptible, both, false, false, ToHolder),
+        (Preemptible, Siblings { queued: true, ..nobody }, false, false, ToNone),
+        (Preemptible, Siblings { call_pending: true, ..nobody }, false, false, ToNone),
     ] {
         assert_eq!(
             yield_target(class, &siblings, named, spun_long),
@@ -43,19 +43,19 @@ fn a_waiter_runs_its_holder_and_a_caller_whom_it_called() {
 
 proptest! {
     #[test]
-    fn the_first_look_is_never_late_nor_too_soon(random: u32, look_ns in 20_000..100_000_000u64) {
-        let params = Params { look_ns, ..Params::default() };
-        let first = params.first_look(random);
-        prop_assert!(first <= look_ns && first >= look_ns / 32);
+    fn the_first_look_is_never_late_nor_too_soon(random: u32, probe_ns in 20_000..100_000_000u64) {
+        let params = Params { probe_ns, ..Params::default() };
+        let first = params.first_probe(random);
+        prop_assert!(first <= probe_ns && first >= probe_ns / 32);
     }
 
     /// Whatever the moment, one look of a hundred at least is within 5 % of it.
     #[test]
-    fn no_moment_is_left_out(look_ns in 20_000..1_000_000u64, at in 0.0..0.99f64, first: u32) {
-        let params = Params { look_ns, ..Params::default() };
-        let moment = look_ns as f64 / 32f64.powf(at);
+    fn no_moment_is_left_out(probe_ns in 20_000..1_000_000u64, at in 0.0..0.99f64, first: u32) {
+        let params = Params { probe_ns, ..Params::default() };
+        let moment = probe_ns as f64 / 32f64.powf(at);
         let random = |i: u32| first.wrapping_add(i.wrapping_mul(2_654_435_761));
-        let looks = (0..10_000).map(|i| params.first_look(random(i)) as f64);
+        let looks = (0..10_000).map(|i| params.first_probe(random(i)) as f64);
         let hits = looks.filter(|ns| (ns / moment - 1.0).abs() < 0.05).count();
         // A fifth of them is in its halving: 200 to 400 are as close, some fewer at the ends.
         prop_assert!((100..500).contains(&hits), "{hits} of 10000 hit {moment} ns");
@@ -99,29 +99,29 @@ proptest! {
         let count = locks | if irq { 0x1_0000 } else { 0 };
         let facts = |preempt_count| GuestFacts { preempt_count, ..GuestFacts::default() };
         let class = classify(&facts(preempt_count_after(count, 1)));
-        prop_assert_eq!(class == VcpuClass::Free, locks == 1 && !irq);
+        prop_assert_eq!(class == VcpuClass::Preemptible, locks == 1 && !irq);
         prop_assert_eq!(preempt_count_after(count & !0xff, 1), count & !0xff);
-        // Free, it gives its CPU to whom it kicks.
+        // Preemptible, it gives its CPU to whom it kicks.
         let target = yield_target(class, &Siblings::default(), true, false);
-        prop_assert_eq!(target == Target::ToNamed, class == VcpuClass::Free);
+        prop_assert_eq!(target == Target::ToCandidate, class == VcpuClass::Preemptible);
     }
 
     #[test]
     fn goes_to_nobody_who_is_not_there(c in class(), s in siblings(), named: bool, long: bool) {
         match yield_target(c, &s, named, long) {
-            Target::ToNobody => {}
+            Target::ToNone => {}
             Target::ToHolder => prop_assert!(s.holder),
-            Target::ToCalled => prop_assert!(s.called),
-            Target::ToNamed => prop_assert!(named),
+            Target::ToCallPending => prop_assert!(s.call_pending),
+            Target::ToCandidate => prop_assert!(named),
         }
     }
 
     #[test]
     fn a_look_leaves_who_is_next_to_waiters_that_tell_and_nothing_else(c in class(), s in siblings()) {
-        let (silent, told) = (look_target(c, &s, false, false), look_target(c, &s, true, false));
+        let (silent, told) = (probe_target(c, &s, false, false), probe_target(c, &s, true, false));
         prop_assert_eq!(silent, yield_target(c, &s, false, false));
         let left = silent == Target::ToHolder && s.next;
-        prop_assert_eq!(told, if left { Target::ToNobody } else { silent });
+        prop_assert_eq!(told, if left { Target::ToNone } else { silent });
     }
 
     #[test]
@@ -134,7 +134,7 @@ proptest! {
     fn who_gives_its_cpu_away_unasked_was_not_worth_extending(c in class(), s in siblings()) {
         // Waiters, heads and callers that are looked at while they run.
         prop_assume!(c != VcpuClass::Head);
-        if yield_target(c, &s, false, false) != Target::ToNobody {
+        if yield_target(c, &s, false, false) != Target::ToNone {
             prop_assert!(!is_worth_extending(c, &s));
         }
     }

@@ -41,34 +41,34 @@ static u64 vtime_now ALONE;
  * Readable vCPUs that are preempted now and stopped in a critical section or a queue. While there
  * are none, nobody is looked at between turns.
  */
-static u32 nr_stuck ALONE;
+static u32 nr_blockers ALONE;
 
 /* Queues of an LLC for tasks that may run on some of its CPUs only, by which those are: bits. */
-#define HF_MASKS 16
-static u32 llc_masks[HF_MAX_LLCS] ALONE;
+#define HF_AFFINITY_DSQS 16
+static u32 llc_affinity_dsqs[HF_MAX_LLCS] ALONE;
 
 struct task_ctx {
-	u64 vtime;	       /* by the clock of @cpu */
-	u64 charged_ns;	       /* of its CPU time: how much of it vtime is charged for */
-	u64 unearned_ns;       /* ran since its VM was last credited for it */
-	u64 ungrouped_ns;      /* ran since its groups were last charged for it */
-	u64 disbelieved_until; /* it had said that it was about to sleep, and was not */
-	u64 stopped_at;	       /* when it was preempted, if it is in its VM's list */
+	u64 vtime;	      /* by the clock of @cpu */
+	u64 charged_ns;	      /* of its CPU time: how much of it vtime is charged for */
+	u64 unearned_ns;      /* ran since its VM was last credited for it */
+	u64 ungrouped_ns;     /* ran since its groups were last charged for it */
+	u64 distrusted_until; /* it had said that it was about to sleep, and was not */
+	u64 stopped_at;	      /* when it was preempted, if it is in its VM's list */
 	u64 waits_since; /* since when it has been ready and not run, as the kernel's watchdog counts; 0: it runs or sleeps */
 	u64 queue;	 /* the queue it is in, if @queued */
 	u64 group;	 /* cgroup that it counts in while runnable; 0: none */
-	u64 mask_queue;	 /* the queue for all who may run where it may, in LLC @mask_llc - 1 */
-	u32 mask_llc;	 /* 0: not known */
-	s32 cpu;	 /* where it was placed last */
-	u32 weight;	 /* among all tasks of the host, in 1/HF_WEIGHT_SCALE */
-	u32 own_weight;	 /* what it counts in @group */
+	u64 affinity_dsq; /* the queue for all who may run where it may, in LLC @affinity_llc - 1 */
+	u32 affinity_llc; /* 0: not known */
+	s32 cpu;	  /* where it was placed last */
+	u32 weight;	  /* among all tasks of the host, in 1/HF_WEIGHT_SCALE */
+	u32 own_weight;	  /* what it counts in @group */
 	/* What it was taken for when it was preempted, or when a sibling woke it. */
 	enum hf_class class;
 	bool by_sibling; /* another vCPU of its VM has woken it */
-	bool held;	 /* it looked like a holder then, believed or not */
+	bool held;	 /* it looked like a holder then, trusted or not */
 	bool queued;	 /* in one of our queues */
 	bool listed;	 /* as preempted, in its VM */
-	bool stuck;	 /* counted in nr_stuck: stopped in a critical section or a queue */
+	bool blocker;	 /* counted in nr_blockers: stopped in a critical section or a queue */
 	struct hf_grace grace;
 };
 
@@ -88,32 +88,32 @@ struct cpu_ctx {
 	struct bpf_timer timer;
 	u64 vtime_offset; /* the host's virtual time is so far ahead of the clock of this CPU */
 	/* While @wanted, somebody waits for this CPU: virtual time of those who do. */
-	u64 vtime_here;
-	u64 looked_at;	/* when it last asked who waits */
-	u64 curr_vtime; /* of the running task, when it last was charged */
+	u64 contended_vtime;
+	u64 dispatched_at; /* when it last asked who waits */
+	u64 curr_vtime;	   /* of the running task, when it last was charged */
 	u64 curr_charged_at;
-	u64 look_ns;	/* the step after which the running vCPU is looked at next */
+	u64 probe_ns;	/* the step after which the running vCPU is looked at next */
 	u64 held_since; /* since when each look has found it a holder; 0: the last one did not */
 	struct hf_spin spin;
-	u64 sync_at; /* when the running task said that it was about to sleep, and was believed; 0: it did not */
-	u64 late_check_at;    /* when it next looks for those who wait for ever */
-	u32 turns_until_late; /* and how many turns of others come before */
-	u32 masks; /* of its LLC's queues by mask: those in which tasks may be that may run here */
-	u32 nr_seen;	    /* of the queue that it goes through just now */
-	bool late_from_end; /* where it began the last time */
+	u64 sync_at; /* when the running task said that it was about to sleep, and was trusted; 0: it did not */
+	u64 starving_check_at;	   /* when it next looks for those who wait for ever */
+	u32 slices_until_starving; /* and how many turns of others come before */
+	u32 affinity_dsqs; /* of its LLC's queues by mask: those in which tasks may be that may run here */
+	u32 nr_seen;		/* of the queue that it goes through just now */
+	bool starving_from_end; /* where it began the last time */
 	u32 curr_weight;
 	u32 curr_tid;  /* 0: not one of ours */
 	u32 grace_tid; /* whom the timer keeps running; 0: nobody */
-	u32 look_tid;  /* whom the timer looks at; 0: nobody */
+	u32 probe_tid; /* whom the timer looks at; 0: nobody */
 	u32 yield_tid; /* to whom the running task gives its CPU; 0: nobody */
-	bool wanted;
-	bool has_own_time; /* which is @vtime_here; else it is the host's */
+	bool contended;
+	bool has_own_time; /* which is @contended_vtime; else it is the host's */
 	bool preempting;   /* a waking task has asked for this CPU */
 	bool for_vcpu;	   /* and is a vCPU */
 	bool grace_over;   /* the timer has decided: no new grace for this turn */
-	bool kicked; /* the running vCPU gives its CPU to the next owner of a lock that it has released */
-	bool shared;	 /* at the last tick another thread of its core was busy */
-	bool leaves;	 /* the running task is to go to an idle core */
+	bool kick; /* the running vCPU gives its CPU to the next owner of a lock that it has released */
+	bool smt_busy;	 /* at the last tick another thread of its core was busy */
+	bool migrates;	 /* the running task is to go to an idle core */
 	bool has_pinned; /* its own queue may not be empty; written with its run queue locked */
 };
 

@@ -15,7 +15,7 @@ struct group {
 	u64 parent; /* cgroup id; 0: none that counts */
 	u64 total;  /* weights of its active members, tasks and groups */
 	u64 active; /* how many those are; above ACTIVE_BITS what it counts in its parent's total */
-	u64 served; /* its virtual time, charged for what its members run */
+	u64 vtime;  /* its virtual time, charged for what its members run */
 	u32 weight; /* cpu.weight, or that of an idle one */
 	u32 cpu_weight; /* what it weighs when it is not idle: the last that was told */
 };
@@ -136,10 +136,10 @@ __noinline int charge_groups(u64 id, u32 own, u32 weight, u64 ran_ns)
 			break;
 		among_all = hf_weight_among_all(g->total, own, among_all);
 		served = hf_scale_by_weight(ran_ns, among_all);
-		served += __sync_fetch_and_add(&g->served, served);
+		served += __sync_fetch_and_add(&g->vtime, served);
 		placed = hf_place_group(served, now, weight, &params);
 		if (placed != served)
-			__sync_val_compare_and_swap(&g->served, served, placed);
+			__sync_val_compare_and_swap(&g->vtime, served, placed);
 		own = g->weight;
 		id = g->parent;
 	}
@@ -158,7 +158,7 @@ __noinline u64 place_in_groups(u64 vtime, u64 id, u32 own, u32 weight, bool slep
 		if (!g || !own)
 			break;
 		among_all = hf_weight_among_all(g->total, own, among_all);
-		vtime = hf_place_in_group(vtime, READ_ONCE(g->served), weight, among_all, slept,
+		vtime = hf_place_in_group(vtime, READ_ONCE(g->vtime), weight, among_all, slept,
 					  &params);
 		own = g->weight;
 		id = g->parent;

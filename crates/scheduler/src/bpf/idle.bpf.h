@@ -70,32 +70,32 @@ static s32 find_idle_core(const struct task_struct *p, s32 cpu)
 }
 
 /* Is another thread of @cpu's core busy? Of more than two the next one is looked at. */
-static bool is_core_shared(s32 cpu)
+static bool is_smt_busy(s32 cpu)
 {
 	s32 other = next_in_core(cpu);
 	const struct cpumask *idle;
-	bool shared;
+	bool busy;
 
 	if (other == cpu)
 		return false;
 	idle = scx_bpf_get_idle_cpumask();
-	shared = !bpf_cpumask_test_cpu(other, idle);
+	busy = !bpf_cpumask_test_cpu(other, idle);
 	scx_bpf_put_idle_cpumask(idle);
-	return shared;
+	return busy;
 }
 
 /*
  * A tick finds @p alone on @cpu. Is the core shared, as it was at the last one, and another core idle that
  * @p may have? Then it is to go there: it came here when there was none.
  */
-static bool should_leave_core(const struct task_struct *p, s32 cpu, struct cpu_ctx *cctx)
+static bool should_migrate(const struct task_struct *p, s32 cpu, struct cpu_ctx *cctx)
 {
-	bool was_shared = cctx->shared;
+	bool was_busy = cctx->smt_busy;
 
 	if (p->nr_cpus_allowed == 1)
 		return false;
-	cctx->shared = is_core_shared(cpu);
-	return cctx->shared && was_shared && !is_migration_disabled(p) &&
+	cctx->smt_busy = is_smt_busy(cpu);
+	return cctx->smt_busy && was_busy && !is_migration_disabled(p) &&
 	       find_idle_core(p, cpu) >= 0;
 }
 
@@ -103,7 +103,7 @@ static bool should_leave_core(const struct task_struct *p, s32 cpu, struct cpu_c
  * @p, which is alone on its CPU, was not kept there: it goes to the idle core that is to be had, or on where it
  * was if that is gone. This CPU idles next, and would not look for work again by itself.
  */
-static void leave_core(struct task_struct *p, u64 enq_flags)
+static void migrate_to_idle_core(struct task_struct *p, u64 enq_flags)
 {
 	s32 here = scx_bpf_task_cpu(p), cpu = find_idle_core(p, here);
 

@@ -40,12 +40,13 @@ enum hf_stat {
 		HF_STAT_VERDICT + HF_NR_VERDICTS, /* + enum hf_class, stopped while runnable */
 	HF_STAT_NEED =
 		HF_STAT_STOPPED + HF_NR_CLASSES, /* + bucket: grace until the vCPU was Free */
-	HF_STAT_ASKED = HF_STAT_NEED + HF_NR_NEED_BUCKETS, /* + enum hf_target, and HF_NR_TARGETS
+	HF_STAT_DIRECTED_YIELD =
+		HF_STAT_NEED + HF_NR_NEED_BUCKETS, /* + enum hf_target, and HF_NR_TARGETS
 							      for each reason: directed yields */
-	HF_STAT_LOOKED =
-		HF_STAT_ASKED + HF_NR_REASONS * HF_NR_TARGETS, /* + enum hf_target: running vCPUs
+	HF_STAT_PROBED = HF_STAT_DIRECTED_YIELD +
+			 HF_NR_REASONS * HF_NR_TARGETS,	   /* + enum hf_target: running vCPUs
 								  looked at between turns */
-	HF_STAT_GRACE_NS = HF_STAT_LOOKED + HF_NR_TARGETS,     /* grace granted */
+	HF_STAT_GRACE_NS = HF_STAT_PROBED + HF_NR_TARGETS, /* grace granted */
 	HF_STAT_WAITING_NS,    /* preempted holders, heads and interrupts: time without a CPU */
 	HF_STAT_RESUMED_FIRST, /* queued ahead of their turn: preempted holders, woken owners */
 	HF_STAT_MISSED, /* CPUs given to somebody who was taken by another first, or cannot have them */
@@ -53,7 +54,7 @@ enum hf_stat {
 	HF_STAT_WAKEUP_PREEMPT = HF_NR_VM_STATS, /* running tasks preempted by a waking one */
 	HF_STAT_KEPT,				 /* turns that ended with nobody further behind */
 	HF_STAT_YIELD,				 /* yields without a target */
-	HF_STAT_LATE, /* turns of those whom their weight kept waiting for too long */
+	HF_STAT_STARVING, /* turns of those whom their weight kept waiting for too long */
 	HF_NR_STATS,
 };
 
@@ -92,8 +93,8 @@ struct hf_vm_ctx {
 	u32 lock;
 #endif
 	u32 pad;
-	u64 bank_ns; /* grace saved */
-	u64 told_at; /* when one in the queue of a paravirtual lock last left the guest, spinning */
+	u64 budget_ns; /* grace saved */
+	u64 pause_exit_at; /* when one in the queue of a paravirtual lock last left the guest, spinning */
 	struct hf_preempted preempted;
 	u64 counts[HF_NR_VM_STATS];
 };

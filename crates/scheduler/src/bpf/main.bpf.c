@@ -15,8 +15,8 @@
  *    timer, for a vCPU that spins without telling (waiters).
  *
  * Where what lives: ctx.bpf.h what is remembered, affinity.bpf.h in which queue one waits, groups.bpf.h
- * cgroups, vtime.bpf.h virtual time, queues.bpf.h who is next, idle.bpf.h CPUs and cores that idle, vm.bpf.h what the
- * vCPUs of a VM know of one another, look.bpf.h looking at running vCPUs, yield.bpf.h directed yields, wakeup.bpf.h how a
+ * cgroups, vtime.bpf.h virtual time, queues.bpf.h who is next, idle.bpf.h CPUs and cores that idle, siblings.bpf.h what the
+ * vCPUs of a VM know of one another, probe.bpf.h looking at running vCPUs, yield.bpf.h directed yields, wakeup.bpf.h how a
  * task that wakes, or whose turn has ended, comes to wait. Turns and what else the kernel asks are here.
  *
  * Guest memory is read only while the vCPU's thread is current and somebody else
@@ -33,8 +33,8 @@
 #include "vtime.bpf.h"
 #include "queues.bpf.h"
 #include "idle.bpf.h"
-#include "vm.bpf.h"
-#include "look.bpf.h"
+#include "siblings.bpf.h"
+#include "probe.bpf.h"
 #include "yield.bpf.h"
 #include "wakeup.bpf.h"
 
@@ -43,18 +43,18 @@ char _license[] SEC("license") = "GPL";
 UEI_DEFINE(uei);
 
 /* @p goes on; @alone: because nobody else can have its CPU. */
-static void next_turn(struct task_struct *p, struct task_ctx *tctx, struct cpu_ctx *cctx,
-		      bool alone)
+static void renew_slice(struct task_struct *p, struct task_ctx *tctx, struct cpu_ctx *cctx,
+			bool alone)
 {
 	cctx->preempting = false;
 	cctx->grace_over = false;
-	cctx->kicked = false;
-	cctx->leaves = false;
-	stop_looking(cctx, tctx);
+	cctx->kick = false;
+	cctx->migrates = false;
+	stop_probing(cctx, tctx);
 	reweigh(p, tctx);
 	cctx->curr_weight = tctx->weight;
 	if (alone)
-		forgive(tctx);
+		clamp_lag(tctx);
 	else
 		place_among_others(tctx, scx_bpf_task_cpu(p), false);
 	cctx->curr_vtime = tctx->vtime;
@@ -72,34 +72,34 @@ static bool give_away(struct task_struct *prev, struct task_ctx *tctx, struct cp
 		return false;
 	}
 	cctx->yield_tid = 0;
-	stop_looking(cctx, tctx);
+	stop_probing(cctx, tctx);
 	return true;
 }
 
 /* @prev could not give its CPU to whom it yields: does it hold a lock meanwhile, or still? */
-static bool is_needed(struct task_struct *prev, const struct cpu_ctx *cctx)
+static bool must_run_on(struct task_struct *prev, const struct cpu_ctx *cctx)
 {
 	struct hf_vcpu *v;
 
-	if (cctx->yield_tid == YIELD_TO_ANY || cctx->kicked)
+	if (cctx->yield_tid == YIELD_TO_ANY || cctx->kick)
 		return false;
 	v = readable_vcpu_of(prev);
-	return v && hf_is_inside(hf_read_class(v));
+	return v && hf_in_critical_section(hf_read_class(v));
 }
 
 /* The turn of @prev, which would run on, has ended. True if it is kept, or its CPU given away. */
-static bool end_turn(struct task_struct *prev, struct task_ctx *tctx, struct cpu_ctx *cctx,
-		     bool others, u64 key)
+static bool end_slice(struct task_struct *prev, struct task_ctx *tctx, struct cpu_ctx *cctx,
+		      bool others, u64 key)
 {
 	struct hf_vcpu *v;
 
 	if (cctx->yield_tid && give_away(prev, tctx, cctx, others, key))
 		return true;
-	if (!cctx->yield_tid || is_needed(prev, cctx)) {
+	if (!cctx->yield_tid || must_run_on(prev, cctx)) {
 		cctx->yield_tid = 0;
 		if (!others || !hf_vtime_before(key, tctx->vtime)) {
 			stat_add(HF_STAT_KEPT, 1);
-			next_turn(prev, tctx, cctx, !others);
+			renew_slice(prev, tctx, cctx, !others);
 			return true;
 		}
 		if (grace_enabled && !cctx->grace_over && (v = readable_vcpu_of(prev)) &&
@@ -110,7 +110,7 @@ static bool end_turn(struct task_struct *prev, struct task_ctx *tctx, struct cpu
 			return true;
 	}
 	cctx->yield_tid = 0;
-	stop_looking(cctx, tctx);
+	stop_probing(cctx, tctx);
 	return false;
 }
 
@@ -130,39 +130,39 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 	if (tctx)
 		charge(prev, tctx, cctx, now);
 
-	if (hf_may_begin_anew(now, cctx->looked_at))
-		compare_times(cctx);
-	cctx->looked_at = now;
+	if (hf_may_rebase(now, cctx->dispatched_at))
+		check_own_time(cctx);
+	cctx->dispatched_at = now;
 
 	others = next_queue(cpu, cctx, llc, tctx, &first);
-	set_wanted(cctx, others);
+	set_contended(cctx, others);
 	if (others) {
 		/* From here on by the clock of this CPU, as @prev is. */
 		key = first.key - cctx->vtime_offset;
 		note_first(cctx, &first, key, tctx, prev && prev->nr_cpus_allowed == 1);
 	}
-	if (others && next_is_late(cpu, cctx, llc, now))
+	if (others && next_is_starving(cpu, cctx, llc, now))
 		return;
 	/* Who may not leave by now would be put into the local queue, and nobody would tell this CPU. */
-	if (tctx && !others && cctx->leaves && !cctx->yield_tid && !is_migration_disabled(prev))
+	if (tctx && !others && cctx->migrates && !cctx->yield_tid && !is_migration_disabled(prev))
 		return;
-	if (tctx && end_turn(prev, tctx, cctx, others, key))
+	if (tctx && end_slice(prev, tctx, cctx, others, key))
 		return;
 	if (others && scx_bpf_dsq_move_to_local(first.queue, 0))
 		return;
 	/* Whoever was first may not run here, or is gone. */
 	if (others && first.queue != llc && scx_bpf_dsq_move_to_local(llc, 0))
 		return;
-	if (others && take_by_mask(llc, cctx->masks))
+	if (others && take_by_affinity(llc, cctx->affinity_dsqs))
 		return;
-	if (cctx->has_pinned && scx_bpf_dsq_move_to_local(HF_CPU_QUEUE + cpu, 0))
+	if (cctx->has_pinned && scx_bpf_dsq_move_to_local(HF_CPU_DSQ + cpu, 0))
 		return;
 	/* Whoever waited is gone. Nobody asks again before this CPU idles. */
-	set_wanted(cctx, false);
+	set_contended(cctx, false);
 	if (nr_llcs > 1 && help_others(llc))
 		return;
 	if (tctx)
-		next_turn(prev, tctx, cctx, true);
+		renew_slice(prev, tctx, cctx, true);
 }
 
 /*
@@ -183,9 +183,9 @@ static void resumed(struct task_struct *p, struct task_ctx *tctx, u64 now)
 	struct hf_vm_ctx *vm = vm_ctx_of(v);
 
 	tctx->listed = false;
-	if (tctx->stuck)
-		__sync_fetch_and_sub(&nr_stuck, 1);
-	tctx->stuck = false;
+	if (tctx->blocker)
+		__sync_fetch_and_sub(&nr_blockers, 1);
+	tctx->blocker = false;
 	if (!vm)
 		return;
 	unlist_preempted(&vm->preempted, v);
@@ -216,8 +216,8 @@ void BPF_STRUCT_OPS(holdfast_running, struct task_struct *p)
 	 * kernel thread that did not wait for its turn says nothing of who is behind, nor does
 	 * one whose turn it is because it has waited for so long.
 	 */
-	if (!is_pcpu_kthread(p) && !is_late(tctx, now)) {
-		least = tctx->vtime - hf_credit(tctx->weight, false, &params);
+	if (!is_pcpu_kthread(p) && !is_starving(tctx, now)) {
+		least = tctx->vtime - hf_lag_limit(tctx->weight, false, &params);
 		host_time_passes(cctx, least);
 		time_here_passes(cctx, least);
 	}
@@ -230,13 +230,14 @@ void BPF_STRUCT_OPS(holdfast_running, struct task_struct *p)
 	cctx->yield_tid = 0;
 	cctx->preempting = false;
 	cctx->grace_over = false;
-	cctx->kicked = false;
-	cctx->shared = false;
-	cctx->leaves = false;
+	cctx->kick = false;
+	cctx->smt_busy = false;
+	cctx->migrates = false;
 
 	/* It has just come to run: in a moment it may be waiting for a sibling that is stuck. */
-	if (waiters_enabled && READ_ONCE(nr_stuck) && has_stuck(vm_ctx_of(readable_vcpu_of(p))))
-		look_in(hf_first_look(bpf_get_prandom_u32(), &params), p, cctx);
+	if (waiters_enabled && READ_ONCE(nr_blockers) &&
+	    has_blockers(vm_ctx_of(readable_vcpu_of(p))))
+		probe_in(hf_first_probe(bpf_get_prandom_u32(), &params), p, cctx);
 }
 
 void BPF_STRUCT_OPS(holdfast_tick, struct task_struct *p)
@@ -256,18 +257,18 @@ void BPF_STRUCT_OPS(holdfast_tick, struct task_struct *p)
 	/* With nobody waiting the turn just goes on, and the guest is not left for a decision. */
 	if (!scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) && !others_wait(cpu, cctx) &&
 	    !far_behind(cpu, tctx->vtime + cctx->vtime_offset, tctx->weight, &first)) {
-		set_wanted(cctx, false);
-		forgive(tctx);
+		set_contended(cctx, false);
+		clamp_lag(tctx);
 		cctx->curr_vtime = tctx->vtime;
-		cctx->leaves = should_leave_core(p, cpu, cctx);
-		scx_bpf_task_set_slice(p, cctx->leaves ? 0 : params.slice_ns);
+		cctx->migrates = should_migrate(p, cpu, cctx);
+		scx_bpf_task_set_slice(p, cctx->migrates ? 0 : params.slice_ns);
 		return;
 	}
 	/* A sibling may have become stuck while this one ran. */
-	if (waiters_enabled && READ_ONCE(nr_stuck) && !cctx->grace_tid &&
-	    cctx->look_tid != p->pid && (v = readable_vcpu_of(p))) {
-		cctx->look_ns = params.look_ns;
-		if (look(p, v, tctx, cctx))
+	if (waiters_enabled && READ_ONCE(nr_blockers) && !cctx->grace_tid &&
+	    cctx->probe_tid != p->pid && (v = readable_vcpu_of(p))) {
+		cctx->probe_ns = params.probe_ns;
+		if (probe(p, v, tctx, cctx))
 			scx_bpf_task_set_slice(p, 0);
 	}
 }
@@ -286,15 +287,15 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 		return;
 
 	charge(p, tctx, cctx, now);
-	stop_looking(cctx, tctx);
+	stop_probing(cctx, tctx);
 	note_sleep(p, tctx, cctx, runnable, now);
 	cctx->curr_tid = 0;
 
 	/* Who halts holds nothing, and if nobody waits it took nothing. */
 	if (!runnable) {
-		hf_see(&tctx->grace, HF_FREE, 0);
+		hf_note_class(&tctx->grace, HF_PREEMPTIBLE, 0);
 		if (is_pcpu_kthread(p) || !others_wait(cpu, cctx))
-			forgive(tctx);
+			clamp_lag(tctx);
 	}
 	/* Its memory can be read only while it is current, which a remote dequeue is not. */
 	if (!runnable || bpf_get_current_task_btf() != p)
@@ -302,11 +303,11 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	v = readable_vcpu_of(p);
 	if (!v)
 		return;
-	class = hf_read_class_after(v, cctx->kicked);
+	class = hf_read_class_after(v, cctx->kick);
 	/* A guest may say for ever that it is called, as it may that it holds a lock. */
 	ended = end_class(v, class);
-	hf_see(&tctx->grace, ended, p->se.sum_exec_runtime);
-	tctx->class = hf_believed(ended, &tctx->grace, p->se.sum_exec_runtime, &params);
+	hf_note_class(&tctx->grace, ended, p->se.sum_exec_runtime);
+	tctx->class = hf_trusted(ended, &tctx->grace, p->se.sum_exec_runtime, &params);
 	vm = vm_ctx_of(v);
 	if (!vm)
 		return;
@@ -314,9 +315,9 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	tctx->stopped_at = now;
 	tctx->held = hf_is_protected(class) || hf_is_protected(tctx->class);
 	tctx->listed = true;
-	tctx->stuck = hf_is_protected(tctx->class) || tctx->class == HF_WAITER;
-	if (tctx->stuck)
-		__sync_fetch_and_add(&nr_stuck, 1);
+	tctx->blocker = hf_is_protected(tctx->class) || tctx->class == HF_WAITER;
+	if (tctx->blocker)
+		__sync_fetch_and_add(&nr_blockers, 1);
 	list_preempted(&vm->preempted, v, tctx->class);
 }
 
@@ -325,7 +326,7 @@ void BPF_STRUCT_OPS(holdfast_set_cpumask, struct task_struct *p, const struct cp
 	struct task_ctx *tctx = task_ctx_of(p);
 
 	if (tctx)
-		tctx->mask_llc = 0;
+		tctx->affinity_llc = 0;
 }
 
 void BPF_STRUCT_OPS(holdfast_enable, struct task_struct *p)
@@ -333,7 +334,7 @@ void BPF_STRUCT_OPS(holdfast_enable, struct task_struct *p)
 	struct task_ctx *tctx = task_ctx_of(p);
 
 	if (tctx) {
-		tctx->mask_llc = 0;
+		tctx->affinity_llc = 0;
 		/*
 		 * Behind who is there: else those that fork and end would never let anybody else
 		 * run. By a turn of its own, not of a small part of a large group.
@@ -384,8 +385,8 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(holdfast_init)
 		err = scx_bpf_create_dsq(i, llc_node[i]);
 		if (err)
 			return err;
-		bpf_for (mask, 0, HF_MASKS) {
-			err = scx_bpf_create_dsq(mask_queue(i, mask), llc_node[i]);
+		bpf_for (mask, 0, HF_AFFINITY_DSQS) {
+			err = scx_bpf_create_dsq(affinity_dsq(i, mask), llc_node[i]);
 			if (err)
 				return err;
 		}
@@ -399,11 +400,11 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(holdfast_init)
 		cctx = bpf_map_lookup_elem(&cpu_ctxs, &key);
 		if (!cctx)
 			return -ENOENT;
-		err = scx_bpf_create_dsq(HF_CPU_QUEUE + i, NUMA_NO_NODE);
+		err = scx_bpf_create_dsq(HF_CPU_DSQ + i, NUMA_NO_NODE);
 		if (!err)
 			err = bpf_timer_init(&cctx->timer, &cpu_ctxs, CLOCK_MONOTONIC);
 		if (!err)
-			err = bpf_timer_set_callback(&cctx->timer, look_timer_fn);
+			err = bpf_timer_set_callback(&cctx->timer, probe_timer_fn);
 		if (err)
 			return err;
 	}

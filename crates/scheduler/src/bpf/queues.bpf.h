@@ -105,14 +105,14 @@ out:
  * The first of those in @masks of LLC @llc's queues that may run on @cpu, if it comes before @first, which is there if
  * @found. Is there one?
  */
-__noinline bool first_by_mask(u32 llc, s32 cpu, u32 masks, bool found,
-			      struct first *first __arg_nonnull)
+__noinline bool first_by_affinity(u32 llc, s32 cpu, u32 masks, bool found,
+				  struct first *first __arg_nonnull)
 {
 	bool near = llc == llc_of(cpu);
 	u32 i;
 
-	bpf_for (i, 0, HF_MASKS) {
-		struct first other = { .queue = mask_queue(llc, i) };
+	bpf_for (i, 0, HF_AFFINITY_DSQS) {
+		struct first other = { .queue = affinity_dsq(llc, i) };
 
 		if (!(masks >> i))
 			break;
@@ -143,10 +143,10 @@ static bool far_behind(s32 cpu, u64 vtime, u32 weight, struct first *first)
 	llc = bpf_get_prandom_u32() % nr_llcs;
 	if (llc == llc_of(cpu))
 		return false;
-	masks = MEMBER_VPTR(llc_masks, [llc]);
+	masks = MEMBER_VPTR(llc_affinity_dsqs, [llc]);
 	other.queue = llc;
 	found = first_for(llc, cpu, &other.key, &other.weight, false);
-	if (!first_by_mask(llc, cpu, masks ? *masks : 0, found, &other))
+	if (!first_by_affinity(llc, cpu, masks ? *masks : 0, found, &other))
 		return false;
 	lag = hf_scale_by_weight(params.slice_ns * LLC_LAG_SLICES,
 				 weight < other.weight ? other.weight : weight);
@@ -166,10 +166,10 @@ static bool next_queue(s32 cpu, struct cpu_ctx *cctx, u32 llc, const struct task
 {
 	bool found = first_for(llc, cpu, &first->key, &first->weight, true);
 	u64 prev_vtime = prev ? prev->vtime + cctx->vtime_offset : 0, vtime;
-	struct first own = { .queue = HF_CPU_QUEUE + cpu };
+	struct first own = { .queue = HF_CPU_DSQ + cpu };
 
 	first->queue = llc;
-	found = first_by_mask(llc, cpu, cctx->masks, found, first);
+	found = first_by_affinity(llc, cpu, cctx->affinity_dsqs, found, first);
 	if (cctx->has_pinned) {
 		if (first_in(own.queue, &own.key, &own.weight)) {
 			own.key += cctx->vtime_offset;
@@ -204,7 +204,7 @@ static void note_first(struct cpu_ctx *cctx, const struct first *first, u64 key,
 		key = prev->vtime;
 		weight = prev->weight;
 	} else {
-		pinned = first->queue >= HF_CPU_QUEUE;
+		pinned = first->queue >= HF_CPU_DSQ;
 	}
 	time_here_passes(cctx, key);
 	has = hf_has_own_time(host_time(cctx), key, weight, pinned, had, &params);
@@ -213,18 +213,18 @@ static void note_first(struct cpu_ctx *cctx, const struct first *first, u64 key,
 }
 
 /* How often a CPU looks for those who wait for ever, and at how many in each queue. */
-#define LATE_CHECK_NS	(1000ULL * 1000 * 1000)
-#define LATE_SCAN_TASKS 1024
+#define STARVING_CHECK_NS   (1000ULL * 1000 * 1000)
+#define STARVING_SCAN_TASKS 1024
 /* Of this many turns one is given to a late one, should there be many: the others have to live, too. */
-#define LATE_TURNS 3
+#define STARVING_SLICES 3
 
-static bool is_late(const struct task_ctx *tctx, u64 now)
+static bool is_starving(const struct task_ctx *tctx, u64 now)
 {
-	return tctx->waits_since && hf_is_late(time_delta(now, tctx->waits_since));
+	return tctx->waits_since && hf_is_starving(time_delta(now, tctx->waits_since));
 }
 
 /* Runs somebody in @queue who has waited for too long and may run on @cpu. */
-__noinline bool serve_late(u64 queue, s32 cpu, u64 now, bool from_end)
+__noinline bool serve_starving(u64 queue, s32 cpu, u64 now, bool from_end)
 {
 	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
 	struct task_struct *q;
@@ -237,23 +237,23 @@ __noinline bool serve_late(u64 queue, s32 cpu, u64 now, bool from_end)
 	bpf_for_each (scx_dsq, q, queue, from_end ? SCX_DSQ_ITER_REV : 0) {
 		struct task_ctx *tctx = task_ctx_of(q);
 
-		if (tctx && is_late(tctx, now) && may_run_on(q, cpu))
+		if (tctx && is_starving(tctx, now) && may_run_on(q, cpu))
 			done = scx_bpf_dsq_move(BPF_FOR_EACH_ITER, q, SCX_DSQ_LOCAL, 0);
-		if (done || ++cctx->nr_seen >= LATE_SCAN_TASKS)
+		if (done || ++cctx->nr_seen >= STARVING_SCAN_TASKS)
 			break;
 	}
 	bpf_rcu_read_unlock();
 	return done;
 }
 
-__noinline bool serve_late_by_mask(u32 llc, s32 cpu, u32 masks, u64 now, bool from_end)
+__noinline bool serve_starving_by_affinity(u32 llc, s32 cpu, u32 masks, u64 now, bool from_end)
 {
 	u32 i;
 
-	bpf_for (i, 0, HF_MASKS) {
+	bpf_for (i, 0, HF_AFFINITY_DSQS) {
 		if (!(masks >> i))
 			break;
-		if (masks >> i & 1 && serve_late(mask_queue(llc, i), cpu, now, from_end))
+		if (masks >> i & 1 && serve_starving(affinity_dsq(llc, i), cpu, now, from_end))
 			return true;
 	}
 	return false;
@@ -264,40 +264,41 @@ __noinline bool serve_late_by_mask(u32 llc, s32 cpu, u32 masks, u64 now, bool fr
  * end of a queue, or, among many that are lighter still, near its beginning; each time is
  * begun at another one, and with another queue.
  */
-static bool next_is_late(s32 cpu, struct cpu_ctx *cctx, u32 llc, u64 now)
+static bool next_is_starving(s32 cpu, struct cpu_ctx *cctx, u32 llc, u64 now)
 {
-	u64 own = HF_CPU_QUEUE + cpu;
+	u64 own = HF_CPU_DSQ + cpu;
 	bool from_end, found;
 
-	if (cctx->turns_until_late) {
-		cctx->turns_until_late--;
+	if (cctx->slices_until_starving) {
+		cctx->slices_until_starving--;
 		return false;
 	}
-	if (time_before(now, cctx->late_check_at))
+	if (time_before(now, cctx->starving_check_at))
 		return false;
-	from_end = cctx->late_from_end = !cctx->late_from_end;
-	found = cctx->has_pinned && from_end && serve_late(own, cpu, now, from_end);
-	found = found || serve_late(llc, cpu, now, from_end) ||
-		serve_late_by_mask(llc, cpu, cctx->masks, now, from_end);
-	found = found || (cctx->has_pinned && !from_end && serve_late(own, cpu, now, from_end));
+	from_end = cctx->starving_from_end = !cctx->starving_from_end;
+	found = cctx->has_pinned && from_end && serve_starving(own, cpu, now, from_end);
+	found = found || serve_starving(llc, cpu, now, from_end) ||
+		serve_starving_by_affinity(llc, cpu, cctx->affinity_dsqs, now, from_end);
+	found = found || (cctx->has_pinned && !from_end && serve_starving(own, cpu, now, from_end));
 	/* Where there is one there may be many. Turns are longer than slices where ticks are, and shorter of who sleeps. */
-	cctx->late_check_at = now + (found ? LATE_TURNS * params.slice_ns : LATE_CHECK_NS);
+	cctx->starving_check_at =
+		now + (found ? STARVING_SLICES * params.slice_ns : STARVING_CHECK_NS);
 	if (found) {
-		cctx->turns_until_late = LATE_TURNS - 1;
-		stat_add(HF_STAT_LATE, 1);
+		cctx->slices_until_starving = STARVING_SLICES - 1;
+		stat_add(HF_STAT_STARVING, 1);
 	}
 	return found;
 }
 
 /* Takes whoever may run here from one of LLC @llc's queues by mask. */
-static bool take_by_mask(u32 llc, u32 masks)
+static bool take_by_affinity(u32 llc, u32 masks)
 {
 	u32 i;
 
-	bpf_for (i, 0, HF_MASKS) {
+	bpf_for (i, 0, HF_AFFINITY_DSQS) {
 		if (!(masks >> i))
 			break;
-		if (masks >> i & 1 && scx_bpf_dsq_move_to_local(mask_queue(llc, i), 0))
+		if (masks >> i & 1 && scx_bpf_dsq_move_to_local(affinity_dsq(llc, i), 0))
 			return true;
 	}
 	return false;
@@ -315,9 +316,9 @@ __noinline bool help_others(u32 llc)
 			other_node = MEMBER_VPTR(llc_node, [other]);
 			if (!node || !other_node || (*node == *other_node) != !pass)
 				continue;
-			masks = MEMBER_VPTR(llc_masks, [other]);
+			masks = MEMBER_VPTR(llc_affinity_dsqs, [other]);
 			if (scx_bpf_dsq_move_to_local(other, 0) ||
-			    (masks && take_by_mask(other, *masks)))
+			    (masks && take_by_affinity(other, *masks)))
 				return true;
 		}
 	}

@@ -15,7 +15,7 @@ static u64 host_time(const struct cpu_ctx *cctx)
 static u64 time_here(const struct cpu_ctx *cctx)
 {
 	/* In this order, as they are written; on x86 both stay in order. */
-	return READ_ONCE(cctx->has_own_time) ? READ_ONCE(cctx->vtime_here) : host_time(cctx);
+	return READ_ONCE(cctx->has_own_time) ? READ_ONCE(cctx->contended_vtime) : host_time(cctx);
 }
 
 /*
@@ -32,43 +32,43 @@ static void host_time_passes(const struct cpu_ctx *cctx, u64 least)
 
 static void time_here_passes(struct cpu_ctx *cctx, u64 least)
 {
-	if (cctx->wanted)
-		WRITE_ONCE(cctx->vtime_here, hf_advance(cctx->vtime_here, least));
+	if (cctx->contended)
+		WRITE_ONCE(cctx->contended_vtime, hf_advance(cctx->contended_vtime, least));
 }
 
 /*
  * If time here is far from the host's it is the same from now on. The clock of this CPU goes on, so that its tasks stay
  * where they are, and is set by its offset.
  */
-static void begin_anew(struct cpu_ctx *cctx)
+static void rebase(struct cpu_ctx *cctx)
 {
-	u64 further = hf_begin_anew(host_time(cctx), time_here(cctx), &params);
+	u64 further = hf_rebase(host_time(cctx), time_here(cctx), &params);
 
 	WRITE_ONCE(cctx->vtime_offset, cctx->vtime_offset + further);
 }
 
 /* All CPUs do this at the same moments: is time here far from the host's, or not apart any more? */
-static void compare_times(struct cpu_ctx *cctx)
+static void check_own_time(struct cpu_ctx *cctx)
 {
 	if (!cctx->has_own_time)
 		return;
 	if (hf_has_own_time(host_time(cctx), time_here(cctx), HF_WEIGHT_NICE0, false, true,
 			    &params))
-		begin_anew(cctx);
+		rebase(cctx);
 	else
 		WRITE_ONCE(cctx->has_own_time, false);
 }
 
 /* Somebody waits for this CPU, or nobody does. Until somebody did its time was the host's. */
-static void set_wanted(struct cpu_ctx *cctx, bool wanted)
+static void set_contended(struct cpu_ctx *cctx, bool contended)
 {
-	if (cctx->wanted == wanted)
+	if (cctx->contended == contended)
 		return;
-	if (wanted)
-		WRITE_ONCE(cctx->vtime_here, host_time(cctx));
-	begin_anew(cctx);
+	if (contended)
+		WRITE_ONCE(cctx->contended_vtime, host_time(cctx));
+	rebase(cctx);
 	WRITE_ONCE(cctx->has_own_time, false);
-	cctx->wanted = wanted;
+	cctx->contended = contended;
 }
 
 /* Virtual time at @cpu. */
@@ -175,7 +175,7 @@ static void charge(const struct task_struct *p, struct task_ctx *tctx, struct cp
 	if (!owes_groups(p, tctx))
 		return;
 	/* As with the member itself: what nobody else could have had is not held against it elsewhere. */
-	if (tctx->group && tctx->own_weight && cctx->wanted && others_wait(tctx->cpu, cctx))
+	if (tctx->group && tctx->own_weight && cctx->contended && others_wait(tctx->cpu, cctx))
 		charge_groups(tctx->group, tctx->own_weight, tctx->weight, tctx->ungrouped_ns);
 	tctx->ungrouped_ns = 0;
 }
@@ -184,11 +184,11 @@ static void charge(const struct task_struct *p, struct task_ctx *tctx, struct cp
 #define LLC_LAG_SLICES 4
 
 /* Nobody else could have the CPU of the running task. Other LLCs have to see how far ahead it is. */
-static void forgive(struct task_ctx *tctx)
+static void clamp_lag(struct task_ctx *tctx)
 {
 	u32 slices = nr_llcs > 1 ? LLC_LAG_SLICES + 2 : 1;
 
-	tctx->vtime = hf_forgive(tctx->vtime, time_at(tctx->cpu), tctx->weight, slices, &params);
+	tctx->vtime = hf_clamp_lag(tctx->vtime, time_at(tctx->cpu), tctx->weight, slices, &params);
 }
 
 #endif /* __SCX_HOLDFAST_VTIME_BPF_H */

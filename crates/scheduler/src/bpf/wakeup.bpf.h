@@ -34,12 +34,12 @@ static void note_waker(struct task_struct *p, struct task_ctx *tctx)
 	tctx->class = end_class(v, hf_read_class(v));
 }
 
-/* Who says that it is about to sleep has so long for that; if it does not, it is not believed for a while. */
-#define SLEEPS_SOON_NS	   (100ULL * 1000)
-#define DISBELIEVED_FOR_NS (100ULL * 1000 * 1000)
+/* Who says that it is about to sleep has so long for that; if it does not, it is not trusted for a while. */
+#define SLEEPS_SOON_NS	  (100ULL * 1000)
+#define DISTRUSTED_FOR_NS (100ULL * 1000 * 1000)
 
 /*
- * May the waker, which says that it is about to sleep (SCX_WAKE_SYNC), be believed? Then whom it wakes waits for its CPU,
+ * May the waker, which says that it is about to sleep (SCX_WAKE_SYNC), be trusted? Then whom it wakes waits for its CPU,
  * although others idle. Not if it is a vCPU, or real-time, or only somebody whom an interrupt has taken for one.
  * @cctx is that of its CPU.
  */
@@ -51,7 +51,7 @@ static bool sleeps_soon(const struct cpu_ctx *cctx, u64 now)
 	if (!bpf_in_task() || cctx->curr_tid != waker->pid || vcpu_of(waker))
 		return false;
 	tctx = task_ctx_of(waker);
-	return tctx && !time_before(now, tctx->disbelieved_until);
+	return tctx && !time_before(now, tctx->distrusted_until);
 }
 
 /* @p stops: has it slept as soon as it said? Whose affinity changes stops as one that is not runnable, too, and goes on. */
@@ -61,7 +61,7 @@ static void note_sleep(const struct task_struct *p, struct task_ctx *tctx, struc
 	bool goes_on = !runnable && !p->__state;
 
 	if (cctx->sync_at && (goes_on || time_delta(now, cctx->sync_at) > SLEEPS_SOON_NS))
-		tctx->disbelieved_until = now + DISBELIEVED_FOR_NS;
+		tctx->distrusted_until = now + DISTRUSTED_FOR_NS;
 	cctx->sync_at = 0;
 }
 
@@ -162,7 +162,7 @@ static bool resumes_here(struct task_struct *p, const struct task_ctx *tctx, u64
 	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
 
 	return !(enq_flags & (SCX_ENQ_WAKEUP | SCX_ENQ_REENQ)) && cctx && cctx->preempting &&
-	       !cctx->for_vcpu && !cctx->has_pinned && !tctx->stuck &&
+	       !cctx->for_vcpu && !cctx->has_pinned && !tctx->blocker &&
 	       !llc_waits(cctx, llc_of(cpu));
 }
 
@@ -207,11 +207,11 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 
 	if (enq_flags & SCX_ENQ_LAST) {
-		leave_core(p, enq_flags);
+		migrate_to_idle_core(p, enq_flags);
 		return;
 	}
 
-	queue = queue_of(p, tctx);
+	queue = dsq_of(p, tctx);
 	/* select_cpu() has looked already for a task that wakes. */
 	selected = __COMPAT_is_enq_cpu_selected(enq_flags);
 	cpu = selected ? -1 : pick_idle_core(p);
@@ -236,7 +236,7 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 		count_resumed_first(p);
 
 	host_key = key + offset_of(tctx->cpu);
-	if (queue >= HF_CPU_QUEUE && (cctx = cpu_ctx_of(scx_bpf_task_cpu(p))))
+	if (queue >= HF_CPU_DSQ && (cctx = cpu_ctx_of(scx_bpf_task_cpu(p))))
 		cctx->has_pinned = true;
 	if (woken)
 		list_woken(p, tctx);
@@ -246,7 +246,7 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 		tctx->waits_since = scx_bpf_now();
 	tctx->queued = true;
 	scx_bpf_dsq_insert_vtime(p, queue, cut_short ? 0 : params.slice_ns,
-				 queue < HF_CPU_QUEUE ? host_key : key, enq_flags);
+				 queue < HF_CPU_DSQ ? host_key : key, enq_flags);
 
 	/* Has one run out of work since then? It saw the queue without this task. */
 	if (cpu < 0)

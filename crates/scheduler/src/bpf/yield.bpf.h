@@ -30,8 +30,8 @@ static enum hf_reason reason_of(const struct hf_vcpu *v)
 }
 
 /* Is a vCPU that yields for @reason taken at its word? */
-static bool at_its_word(enum hf_reason reason, struct cpu_ctx *cctx, const struct hf_vm_ctx *vm,
-			u64 now)
+static bool trusts_candidate(enum hf_reason reason, struct cpu_ctx *cctx,
+			     const struct hf_vm_ctx *vm, u64 now)
 {
 	switch (reason) {
 	case HF_FOR_KICK:
@@ -41,7 +41,7 @@ static bool at_its_word(enum hf_reason reason, struct cpu_ctx *cctx, const struc
 		/* It spins for the one that it names. */
 		return true;
 	default:
-		return hf_spun_long(&cctx->spin, now, &params) || (vm && waiters_tell(vm, now));
+		return hf_spun_long(&cctx->spin, now, &params) || (vm && pause_exits_seen(vm, now));
 	}
 }
 
@@ -102,9 +102,9 @@ bool BPF_STRUCT_OPS(holdfast_yield, struct task_struct *from, struct task_struct
 	enum hf_target target;
 	enum hf_reason reason;
 	struct hf_vm_ctx *vm;
-	struct stuck stuck;
+	struct blockers blockers;
 	struct hf_vcpu *v;
-	bool named, taken;
+	bool candidate, taken;
 	u32 tid;
 	u64 now;
 
@@ -123,29 +123,30 @@ bool BPF_STRUCT_OPS(holdfast_yield, struct task_struct *from, struct task_struct
 	v = readable_vcpu_of(from);
 	vm = vm_ctx_of(v);
 	reason = reason_of(vcpu_of(from));
-	__builtin_memset(&stuck, 0, sizeof(stuck));
+	__builtin_memset(&blockers, 0, sizeof(blockers));
 	if (vm) {
 		class = hf_read_class_after(v, reason == HF_FOR_KICK);
-		hf_see(&from_ctx->grace, end_class(v, class), from->se.sum_exec_runtime);
-		find_stuck(&vm->preempted, class, &stuck);
-		note_spinner(vm, v, class, now);
+		hf_note_class(&from_ctx->grace, end_class(v, class), from->se.sum_exec_runtime);
+		find_blockers(&vm->preempted, class, &blockers);
+		note_pause_exit(vm, v, class, now);
 	}
 	make_offer(from_ctx, cctx, cpu, now, &offer);
-	named = can_have(&offer, to->pid, cpu);
-	taken = at_its_word(reason, cctx, vm, now);
-	target = hf_yield_target(class, &stuck.siblings, named, taken);
-	tid = target_tid(&stuck, target, to->pid);
-	if ((target == HF_TO_HOLDER || target == HF_TO_CALLED) && !can_have(&offer, tid, cpu)) {
+	candidate = can_have(&offer, to->pid, cpu);
+	taken = trusts_candidate(reason, cctx, vm, now);
+	target = hf_yield_target(class, &blockers.siblings, candidate, taken);
+	tid = target_tid(&blockers, target, to->pid);
+	if ((target == HF_TO_HOLDER || target == HF_TO_CALL_PENDING) &&
+	    !can_have(&offer, tid, cpu)) {
 		/* Who is stuck is out of reach from here, as if it were not known. */
-		__builtin_memset(&stuck, 0, sizeof(stuck));
-		target = hf_yield_target(class, &stuck.siblings, named, taken);
+		__builtin_memset(&blockers, 0, sizeof(blockers));
+		target = hf_yield_target(class, &blockers.siblings, candidate, taken);
 		tid = to->pid;
 	}
-	vm_stat_add(vm, HF_STAT_ASKED + reason * HF_NR_TARGETS + target, 1);
-	if (target == HF_TO_NOBODY)
+	vm_stat_add(vm, HF_STAT_DIRECTED_YIELD + reason * HF_NR_TARGETS + target, 1);
+	if (target == HF_TO_NONE)
 		return false;
 	cctx->yield_tid = tid;
-	cctx->kicked = reason == HF_FOR_KICK;
+	cctx->kick = reason == HF_FOR_KICK;
 	scx_bpf_task_set_slice(from, 0);
 	return true;
 }

@@ -4,8 +4,8 @@
  * makes others wait. A vCPU is listed when it is preempted and leaves the list when it
  * runs, by atomic operations on words of its VM.
  */
-#ifndef __SCX_HOLDFAST_VM_BPF_H
-#define __SCX_HOLDFAST_VM_BPF_H
+#ifndef __SCX_HOLDFAST_SIBLINGS_BPF_H
+#define __SCX_HOLDFAST_SIBLINGS_BPF_H
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -38,7 +38,7 @@ struct {
  * is looked at. One that lies outside of the guest's direct map is on the stack of its caller,
  * which waits for it. In another slot than per-CPU areas, above 4 GiB or below, are wakeups.
  */
-static bool is_called(u64 call_queue_hva, u64 direct_map_hva, u64 slot_hva, u64 slot_len)
+static bool has_call_pending(u64 call_queue_hva, u64 direct_map_hva, u64 slot_hva, u64 slot_len)
 {
 	struct hf_call call;
 	u64 entry, hva;
@@ -65,8 +65,8 @@ static bool is_called(u64 call_queue_hva, u64 direct_map_hva, u64 slot_hva, u64 
  */
 static enum hf_class end_class(const struct hf_vcpu *v, enum hf_class class)
 {
-	if (class == HF_FREE &&
-	    is_called(v->call_queue_hva, v->direct_map_hva, v->slot_hva, v->slot_len))
+	if (class == HF_PREEMPTIBLE &&
+	    has_call_pending(v->call_queue_hva, v->direct_map_hva, v->slot_hva, v->slot_len))
 		return HF_IRQ;
 	return class;
 }
@@ -107,7 +107,7 @@ static void vm_stat_add(struct hf_vm_ctx *vm, u32 idx, u64 n)
 }
 
 /* Is a vCPU of it preempted that others may be waiting for? */
-static bool has_stuck(const struct hf_vm_ctx *vm)
+static bool has_blockers(const struct hf_vm_ctx *vm)
 {
 	return vm && READ_ONCE(vm->preempted.waiting) &
 			     (READ_ONCE(vm->preempted.holders) | READ_ONCE(vm->preempted.heads) |
@@ -253,7 +253,7 @@ static u32 find_holder(struct hf_preempted *list, u32 from, s32 cpu, bool *next)
 }
 
 /* A preempted vCPU with a call pending that somebody spins on; 0: none known. */
-static u32 find_called(struct hf_preempted *list, u32 from)
+static u32 find_call_pending(struct hf_preempted *list, u32 from)
 {
 	u64 waiting = list->waiting;
 	int i;
@@ -264,17 +264,18 @@ static u32 find_called(struct hf_preempted *list, u32 from)
 		if (!waiting)
 			break;
 		w = MEMBER_VPTR(list->slots, [take_slot(&waiting, from)]);
-		if (w && is_called(w->call_queue_hva, w->direct_map_hva, w->slot_hva, w->slot_len))
+		if (w && has_call_pending(w->call_queue_hva, w->direct_map_hva, w->slot_hva,
+					  w->slot_len))
 			return w->tid;
 	}
 	return 0;
 }
 
 /* What there is to know of the preempted siblings of a vCPU whose thread is current. */
-struct stuck {
+struct blockers {
 	struct hf_siblings siblings;
 	u32 holder_tid;
-	u32 called_tid;
+	u32 call_pending_tid;
 };
 
 /*
@@ -282,8 +283,8 @@ struct stuck {
  * nothing is that has a loop and is called from more than one place: the verifier goes through it
  * once, by itself, and not again for each state that a caller can be in.
  */
-__noinline int find_stuck(struct hf_preempted *list __arg_nonnull, u32 class,
-			  struct stuck *s __arg_nonnull)
+__noinline int find_blockers(struct hf_preempted *list __arg_nonnull, u32 class,
+			     struct blockers *s __arg_nonnull)
 {
 	s32 cpu = bpf_get_smp_processor_id();
 	u32 from = bpf_get_prandom_u32();
@@ -292,17 +293,17 @@ __noinline int find_stuck(struct hf_preempted *list __arg_nonnull, u32 class,
 	if (class == HF_UNKNOWN || !list->waiting)
 		return 0;
 	/* Who is Free waits for no call. */
-	if (class != HF_FREE)
-		s->called_tid = find_called(list, from);
+	if (class != HF_PREEMPTIBLE)
+		s->call_pending_tid = find_call_pending(list, from);
 	s->holder_tid = find_holder(list, from, cpu, &s->siblings.next);
-	s->siblings.called = s->called_tid;
+	s->siblings.call_pending = s->call_pending_tid;
 	s->siblings.holder = s->holder_tid;
 	s->siblings.queued = list->queued;
 	return 0;
 }
 
 /* How long it counts that one waiter told: where there is contention, many do in this time. */
-#define TOLD_NS (1000ULL * 1000 * 1000)
+#define PAUSE_EXITS_SEEN_NS (1000ULL * 1000 * 1000)
 
 /*
  * A vCPU has left its guest because it spun. One in the queue of a paravirtual lock does so
@@ -310,8 +311,8 @@ __noinline int find_stuck(struct hf_preempted *list __arg_nonnull, u32 class,
  * Waiters for native locks only spin, and where theirs is stuck exits alone do not tell.
  * CPU 0 looks the same in both.
  */
-static void note_spinner(struct hf_vm_ctx *vm, const struct hf_vcpu *v, enum hf_class class,
-			 u64 now)
+static void note_pause_exit(struct hf_vm_ctx *vm, const struct hf_vcpu *v, enum hf_class class,
+			    u64 now)
 {
 	u32 cpu = 0;
 
@@ -319,26 +320,26 @@ static void note_spinner(struct hf_vm_ctx *vm, const struct hf_vcpu *v, enum hf_
 	    bpf_probe_read_user(&cpu, sizeof(cpu), (void *)(v->qnode_hva + HF_PV_NODE_CPU)))
 		return;
 	if (cpu)
-		vm->told_at = now;
+		vm->pause_exit_at = now;
 }
 
-static bool waiters_tell(const struct hf_vm_ctx *vm, u64 now)
+static bool pause_exits_seen(const struct hf_vm_ctx *vm, u64 now)
 {
-	return time_delta(now, vm->told_at) < TOLD_NS;
+	return time_delta(now, vm->pause_exit_at) < PAUSE_EXITS_SEEN_NS;
 }
 
-static u32 target_tid(const struct stuck *s, enum hf_target target, u32 named_tid)
+static u32 target_tid(const struct blockers *s, enum hf_target target, u32 candidate_tid)
 {
 	switch (target) {
 	case HF_TO_HOLDER:
 		return s->holder_tid;
-	case HF_TO_CALLED:
-		return s->called_tid;
-	case HF_TO_NAMED:
-		return named_tid;
+	case HF_TO_CALL_PENDING:
+		return s->call_pending_tid;
+	case HF_TO_CANDIDATE:
+		return candidate_tid;
 	default:
 		return 0;
 	}
 }
 
-#endif /* __SCX_HOLDFAST_VM_BPF_H */
+#endif /* __SCX_HOLDFAST_SIBLINGS_BPF_H */

@@ -3,29 +3,29 @@
  * Looking at a running vCPU, by a timer pinned to its CPU: at the end of each step of its
  * grace, and between turns while siblings are stuck that it may be waiting for.
  */
-#ifndef __SCX_HOLDFAST_LOOK_BPF_H
-#define __SCX_HOLDFAST_LOOK_BPF_H
+#ifndef __SCX_HOLDFAST_PROBE_BPF_H
+#define __SCX_HOLDFAST_PROBE_BPF_H
 
 /* The timer may fire late, for a task that it was not armed for. */
-static void stop_looking(struct cpu_ctx *cctx, struct task_ctx *tctx)
+static void stop_probing(struct cpu_ctx *cctx, struct task_ctx *tctx)
 {
 	cctx->grace_tid = 0;
-	cctx->look_tid = 0;
+	cctx->probe_tid = 0;
 	cctx->held_since = 0;
 	tctx->grace.granted_ns = 0;
 	tctx->grace.nr_steps = 0;
 }
 
 /* Has the timer look at @p, which runs on the CPU of @cctx, after a while. The next tick looks at whom it does not. */
-static void look_in(u64 step_ns, struct task_struct *p, struct cpu_ctx *cctx)
+static void probe_in(u64 step_ns, struct task_struct *p, struct cpu_ctx *cctx)
 {
-	cctx->look_tid = 0;
-	cctx->look_ns = step_ns;
+	cctx->probe_tid = 0;
+	cctx->probe_ns = step_ns;
 	/* Another CPU has changed its weight or affinity: the timer would be of that one. */
 	if (scx_bpf_task_cpu(p) != bpf_get_smp_processor_id())
 		return;
 	if (!bpf_timer_start(&cctx->timer, step_ns, BPF_F_TIMER_CPU_PIN))
-		cctx->look_tid = p->pid;
+		cctx->probe_tid = p->pid;
 }
 
 static void count_need(struct hf_vm_ctx *vm, u64 granted_ns)
@@ -49,17 +49,17 @@ static bool grant_grace(struct task_struct *p, struct hf_vcpu *v, struct task_ct
 	u64 granted_ns = tctx->grace.granted_ns;
 	struct hf_decision d;
 	enum hf_class class;
-	struct stuck stuck;
+	struct blockers blockers;
 
 	if (!vm)
 		return false;
 
 	class = end_class(v, hf_read_class(v));
-	hf_see(&tctx->grace, class, p->se.sum_exec_runtime);
-	find_stuck(&vm->preempted, class, &stuck);
+	hf_note_class(&tctx->grace, class, p->se.sum_exec_runtime);
+	find_blockers(&vm->preempted, class, &blockers);
 	bpf_spin_lock(&vm->lock);
-	vm->bank_ns = hf_grace_earn(vm->bank_ns, tctx->unearned_ns, &params);
-	d = hf_grace_decide(&tctx->grace, &vm->bank_ns, class, &stuck.siblings, &params);
+	vm->budget_ns = hf_grace_earn(vm->budget_ns, tctx->unearned_ns, &params);
+	d = hf_grace_decide(&tctx->grace, &vm->budget_ns, class, &blockers.siblings, &params);
 	bpf_spin_unlock(&vm->lock);
 	tctx->unearned_ns = 0;
 	vm_stat_add(vm, HF_STAT_VERDICT + d.verdict, 1);
@@ -70,11 +70,11 @@ static bool grant_grace(struct task_struct *p, struct hf_vcpu *v, struct task_ct
 			count_need(vm, granted_ns);
 		if (waiters_enabled) {
 			bool spun_long =
-				hf_spins_for_holder(class, &stuck.siblings, granted_ns, &params);
+				hf_spins_for_holder(class, &blockers.siblings, granted_ns, &params);
 
 			cctx->yield_tid = target_tid(
-				&stuck, hf_yield_target(class, &stuck.siblings, false, spun_long),
-				0);
+				&blockers,
+				hf_yield_target(class, &blockers.siblings, false, spun_long), 0);
 		}
 		return false;
 	}
@@ -94,55 +94,55 @@ static bool grant_grace(struct task_struct *p, struct hf_vcpu *v, struct task_ct
  * Looks at the running vCPU @p, some of whose siblings may be stuck. True if it waits for
  * one of them: then its turn is over. Otherwise it is looked at again, ever more rarely.
  */
-static bool look(struct task_struct *p, struct hf_vcpu *v, struct task_ctx *tctx,
-		 struct cpu_ctx *cctx)
+static bool probe(struct task_struct *p, struct hf_vcpu *v, struct task_ctx *tctx,
+		  struct cpu_ctx *cctx)
 {
 	struct hf_vm_ctx *vm = vm_ctx_of(v);
 	u64 now = scx_bpf_now();
 	enum hf_target target;
 	enum hf_class class;
-	struct stuck stuck;
+	struct blockers blockers;
 	u32 tid;
 
-	if (!has_stuck(vm)) {
+	if (!has_blockers(vm)) {
 		/* The next tick may find that one is. Nothing is known of the time until then. */
-		cctx->look_tid = 0;
+		cctx->probe_tid = 0;
 		cctx->held_since = 0;
 		return false;
 	}
 	class = hf_read_class(v);
 	/* As the end of its turn would see it: one that is called, whatever it does meanwhile. */
-	hf_see(&tctx->grace, end_class(v, class), p->se.sum_exec_runtime);
-	find_stuck(&vm->preempted, class, &stuck);
-	if (!hf_is_inside(class))
+	hf_note_class(&tctx->grace, end_class(v, class), p->se.sum_exec_runtime);
+	find_blockers(&vm->preempted, class, &blockers);
+	if (!hf_in_critical_section(class))
 		cctx->held_since = 0;
 	else if (!cctx->held_since)
 		cctx->held_since = now;
-	target = hf_look_target(class, &stuck.siblings, waiters_tell(vm, now),
-				cctx->held_since &&
-					hf_spins_for_holder(class, &stuck.siblings,
-							    now - cctx->held_since, &params));
-	tid = target_tid(&stuck, target, 0);
+	target = hf_probe_target(class, &blockers.siblings, pause_exits_seen(vm, now),
+				 cctx->held_since &&
+					 hf_spins_for_holder(class, &blockers.siblings,
+							     now - cctx->held_since, &params));
+	tid = target_tid(&blockers, target, 0);
 	/* Who is in no queue and goes on helps its VM more than whoever would have the CPU instead. */
-	if (target != HF_TO_NOBODY && !hf_is_queued(class) &&
+	if (target != HF_TO_NONE && !hf_is_queued(class) &&
 	    !can_take(tid, bpf_get_smp_processor_id()))
-		target = HF_TO_NOBODY;
-	vm_stat_add(vm, HF_STAT_LOOKED + target, 1);
-	if (target != HF_TO_NOBODY) {
+		target = HF_TO_NONE;
+	vm_stat_add(vm, HF_STAT_PROBED + target, 1);
+	if (target != HF_TO_NONE) {
 		cctx->yield_tid = tid;
 		return true;
 	}
-	look_in(cctx->look_ns * 2, p, cctx);
+	probe_in(cctx->probe_ns * 2, p, cctx);
 	return false;
 }
 
-static int look_timer_fn(void *map, u32 *cpu, struct cpu_ctx *cctx)
+static int probe_timer_fn(void *map, u32 *cpu, struct cpu_ctx *cctx)
 {
 	struct task_struct *p = bpf_get_current_task_btf();
 	struct task_ctx *tctx;
 	struct hf_vcpu *v;
 
-	if (!p->pid || (cctx->grace_tid != p->pid && cctx->look_tid != p->pid))
+	if (!p->pid || (cctx->grace_tid != p->pid && cctx->probe_tid != p->pid))
 		return 0;
 	/* Meanwhile it gives its CPU away, and is about to. */
 	if (cctx->yield_tid)
@@ -155,15 +155,15 @@ static int look_timer_fn(void *map, u32 *cpu, struct cpu_ctx *cctx)
 			if (grant_grace(p, v, tctx, cctx))
 				return 0;
 			cctx->grace_over = true;
-		} else if (!look(p, v, tctx, cctx)) {
+		} else if (!probe(p, v, tctx, cctx)) {
 			return 0;
 		}
 	}
 
 	cctx->grace_tid = 0;
-	cctx->look_tid = 0;
+	cctx->probe_tid = 0;
 	scx_bpf_kick_cpu(*cpu, SCX_KICK_PREEMPT);
 	return 0;
 }
 
-#endif /* __SCX_HOLDFAST_LOOK_BPF_H */
+#endif /* __SCX_HOLDFAST_PROBE_BPF_H */
