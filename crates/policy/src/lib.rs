@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The decisions of Holdfast, callable from Rust.
 //!
-//! `policy.h` is the one place where they are written; this crate compiles it for user space and
-//! gives it a safe face, for the reader, the scheduler, the reader and the property tests. The BPF scheduler
-//! includes the same file.
+//! `policy.h` is the one place where they are written. This crate compiles it for user space and
+//! gives it a safe face, for the reader and the property tests. The BPF scheduler includes the same
+//! file.
 
 #[allow(missing_docs, unreachable_pub, non_camel_case_types, dead_code)]
 #[allow(clippy::undocumented_unsafe_blocks)]
@@ -47,26 +47,27 @@ impl VcpuClass {
     }
 }
 
-/// A guest's preemption count as Linux had it up to 7.2, from the lower half of the word; `wide`: it has 64 bits.
+/// A guest's preemption count as Linux had it up to 7.2, from the lower half of the word; `wide` if
+/// the word has 64 bits.
 pub fn preempt_count(word: u32, wide: bool) -> u32 {
     // SAFETY: a pure function of its arguments.
     unsafe { raw::hf_preempt_count(word, wide) }
 }
 
-/// A guest's preemption count once `nr` locks are released that it still counts.
+/// A guest's preemption count without `nr` released locks that it still includes.
 pub fn preempt_count_after(count: u32, nr: u32) -> u32 {
     // SAFETY: a pure function of its arguments.
     unsafe { raw::hf_preempt_count_after(count, nr) }
 }
 
-/// What a vCPU is doing, from the words in its per-CPU area.
+/// The class of a vCPU, from the words in its per-CPU area.
 pub fn classify(facts: &GuestFacts) -> VcpuClass {
     // SAFETY: reads `facts` only, and returns a declared class for every input (property-tested).
     unsafe { raw::hf_classify(facts) }
 }
 
 impl Params {
-    /// What the scheduler does unless told otherwise.
+    /// The defaults of the scheduler's options.
     pub const DEFAULT: Self = Self {
         slice_ns: 2_000_000,
         grace_max_ns: 3_000_000,
@@ -80,8 +81,8 @@ impl Params {
         sibling_margin_permille: 1500,
     };
 
-    /// Decides, at the end of a turn or of a step of grace, whether a vCPU keeps its CPU.
-    /// `budget_ns` is the grace its VM has saved.
+    /// Decides, at the end of a slice or of a step of grace, whether a vCPU keeps its CPU.
+    /// `budget_ns` is the grace that its VM has left.
     pub fn decide(
         &self,
         grace: &mut Grace,
@@ -93,25 +94,25 @@ impl Params {
         unsafe { raw::hf_grace_decide(grace, budget_ns, class, siblings, self) }
     }
 
-    /// What a vCPU that is preempted with this class is taken for, which has used `cpu_ns` of CPU time.
+    /// The class by which a preempted vCPU is scheduled that has used `cpu_ns` of CPU time.
     pub fn trusted(&self, class: VcpuClass, grace: &Grace, cpu_ns: u64) -> VcpuClass {
         // SAFETY: reads `grace` and `self` only.
         unsafe { raw::hf_trusted(class, grace, cpu_ns, self) }
     }
 
-    /// A running vCPU has a pause-loop exit at `now_ns`: has it spun for longer than is good for it?
+    /// A running vCPU has a pause exit at `now_ns`: has it spun for `spin_ns`?
     pub fn spun_long(&self, spin: &mut Spin, now_ns: u64) -> bool {
         // SAFETY: valid, distinct references; nothing is kept.
         unsafe { raw::hf_spun_long(spin, now_ns, self) }
     }
 
-    /// How soon a vCPU is looked at that has just come to run.
+    /// How soon a vCPU is probed after it has begun to run.
     pub fn first_probe(&self, random: u32) -> u64 {
         // SAFETY: reads `self` only.
         unsafe { raw::hf_first_probe(random, self) }
     }
 
-    /// Grace saved by a VM after one of its vCPUs ran for `ran_ns`.
+    /// Budget of a VM after one of its vCPUs ran for `ran_ns`.
     pub fn earn(&self, budget_ns: u64, ran_ns: u64) -> u64 {
         // SAFETY: reads `self` only.
         unsafe { raw::hf_grace_earn(budget_ns, ran_ns, self) }
@@ -123,8 +124,9 @@ impl Params {
         unsafe { raw::hf_place(vtime, vtime_now, weight, slept, self) }
     }
 
-    /// Does a CPU have a virtual time of its own, where whoever is furthest behind of those who wait, or run and may not run
-    /// elsewhere, has `weight` and is at `first`, and may be `pinned` there? `had`: did it before?
+    /// Does a CPU have a virtual time of its own? `first` is the virtual time of the task furthest
+    /// behind of those that wait, or run and may run nowhere else. That task has `weight`, and may
+    /// be `pinned`. `had`: did the CPU have a time of its own before?
     pub fn has_own_time(
         &self,
         vtime_now: u64,
@@ -137,50 +139,50 @@ impl Params {
         unsafe { raw::hf_has_own_time(vtime_now, first, weight, pinned, had, self) }
     }
 
-    /// How much further the tasks of a CPU are when its time, which is `here`, begins anew with the host's; 0: it need not.
+    /// By how much a rebase moves the tasks of a CPU whose time is `here`.
     pub fn rebase(&self, vtime_now: u64, here: u64) -> u64 {
         // SAFETY: reads `self` only.
         unsafe { raw::hf_rebase(vtime_now, here, self) }
     }
 
-    /// How far the times of two CPUs are apart by nothing but who wants them.
+    /// Beyond this the times of two CPUs differ by contention alone.
     pub fn far_apart(&self) -> u64 {
         // SAFETY: reads `self` only.
         unsafe { raw::hf_far_apart(self) }
     }
 
-    /// Virtual time of a task that comes from a CPU where it is `there` to one where it is `here`.
+    /// Virtual time of a task that moves from a CPU whose time is `there` to one whose is `here`.
     pub fn move_to(&self, vtime: u64, there: u64, here: u64) -> u64 {
         // SAFETY: reads `self` only.
         unsafe { raw::hf_move(vtime, there, here, self) }
     }
 
-    /// How far behind the host's virtual time a task of `weight` may be.
+    /// Lag limit: how far behind the host's virtual time a task of `weight` may be.
     pub fn lag_limit(&self, weight: u32, slept: bool) -> u64 {
         // SAFETY: reads `self` only.
         unsafe { raw::hf_lag_limit(weight, slept, self) }
     }
 
-    /// Virtual time of a group after a member of `weight` ran, at the host's virtual time `vtime_now`.
-    pub fn place_group(&self, served: u64, vtime_now: u64, weight: u32) -> u64 {
+    /// Virtual time of a group after a member of `weight` ran.
+    pub fn place_group(&self, group_vtime: u64, vtime_now: u64, weight: u32) -> u64 {
         // SAFETY: reads `self` only.
-        unsafe { raw::hf_place_group(served, vtime_now, weight, self) }
+        unsafe { raw::hf_place_group(group_vtime, vtime_now, weight, self) }
     }
 
-    /// Virtual time of a member of `weight` of a group of `group_weight` that is at `served`.
+    /// Virtual time of a member of `weight` of a group of `group_weight` at `group_vtime`.
     pub fn place_in_group(
         &self,
         vtime: u64,
-        served: u64,
+        group_vtime: u64,
         weight: u32,
         group_weight: u32,
         slept: bool,
     ) -> u64 {
         // SAFETY: reads `self` only.
-        unsafe { raw::hf_place_in_group(vtime, served, weight, group_weight, slept, self) }
+        unsafe { raw::hf_place_in_group(vtime, group_vtime, weight, group_weight, slept, self) }
     }
 
-    /// Virtual time of a task whose CPU nobody else could have had: ahead by `slices` at most.
+    /// Virtual time of a task whose CPU was not contended: ahead by `slices` at most.
     pub fn clamp_lag(&self, vtime: u64, vtime_now: u64, weight: u32, slices: u32) -> u64 {
         // SAFETY: reads `self` only.
         unsafe { raw::hf_clamp_lag(vtime, vtime_now, weight, slices, self) }
@@ -193,13 +195,14 @@ impl Params {
         unsafe { raw::hf_queue_key(vtime, class, woken, weight, self) }
     }
 
-    /// May a vCPU give its CPU to another, although the task with `first_key` is next? Of both: virtual time and weight.
+    /// May a vCPU give its CPU to another, although the task with `first_key` is next? `from` and
+    /// `to` are virtual time and weight of the two.
     pub fn may_give(&self, from: (u64, u32), to: (u64, u32), first_key: u64) -> bool {
         // SAFETY: reads `self` only.
         unsafe { raw::hf_may_give(from.0, from.1, to.0, to.1, first_key, self) }
     }
 
-    /// May a waking task of `weight` take the CPU from a running one?
+    /// May a waking task of `weight` preempt a running one?
     pub fn wakeup_preempts(
         &self,
         key: u64,
@@ -224,45 +227,56 @@ pub fn is_worth_extending(class: VcpuClass, siblings: &Siblings) -> bool {
     unsafe { raw::hf_is_worth_extending(class, siblings) }
 }
 
-/// A vCPU that has used `cpu_ns` of CPU time is seen with this class.
+/// A vCPU that has used `cpu_ns` of CPU time is probed and has this class.
 pub fn note_class(grace: &mut Grace, class: VcpuClass, cpu_ns: u64) {
     // SAFETY: valid reference; nothing is kept.
     unsafe { raw::hf_note_class(grace, class, cpu_ns) }
 }
 
-/// Who should have the CPU of a vCPU that spins. `named`: KVM asked for somebody; `spun_long`: it has
-/// spun for longer than a holder would be waited for.
-pub fn yield_target(class: VcpuClass, siblings: &Siblings, named: bool, spun_long: bool) -> Target {
+/// The target of a yield. `candidate`: KVM's candidate can have the CPU; `spun_long`: the vCPU has
+/// spun for `spin_ns`.
+pub fn yield_target(
+    class: VcpuClass,
+    siblings: &Siblings,
+    candidate: bool,
+    spun_long: bool,
+) -> Target {
     // SAFETY: reads `siblings` only.
-    unsafe { raw::hf_yield_target(class, siblings, named, spun_long) }
+    unsafe { raw::hf_yield_target(class, siblings, candidate, spun_long) }
 }
 
-/// Who should have the CPU of a vCPU that is looked at between turns. `told`: waiters for locks tell that they wait;
-/// `spun_long`: it has looked like one that spins for a holder for long.
-pub fn probe_target(class: VcpuClass, siblings: &Siblings, told: bool, spun_long: bool) -> Target {
+/// The target of a vCPU that is probed within its slice. `pause_exits_seen`: waiters for PV locks
+/// have pause exits; `spun_long`: each probe for `spin_ns` saw a spin for a holder.
+pub fn probe_target(
+    class: VcpuClass,
+    siblings: &Siblings,
+    pause_exits_seen: bool,
+    spun_long: bool,
+) -> Target {
     // SAFETY: reads `siblings` only.
-    unsafe { raw::hf_probe_target(class, siblings, told, spun_long) }
+    unsafe { raw::hf_probe_target(class, siblings, pause_exits_seen, spun_long) }
 }
 
-/// Has a task waited for so long that it has a turn, whatever it weighs?
+/// Has a task waited for so long that it gets a slice, whatever it weighs?
 pub fn is_starving(waited_ns: u64) -> bool {
     // SAFETY: a pure function of its argument.
     unsafe { raw::hf_is_starving(waited_ns) }
 }
 
-/// The host's virtual time, when `least` is that of whoever is furthest behind.
+/// The host's virtual time, when `least` is that of the task furthest behind.
 pub fn advance(vtime_now: u64, least: u64) -> u64 {
     // SAFETY: a pure function of its arguments.
     unsafe { raw::hf_advance(vtime_now, least) }
 }
 
-/// May the virtual time of a CPU begin anew with the host's at `now_ns`, which looked at `since_ns` last?
+/// Is a rebase due at `now_ns` on a CPU that last checked at `since_ns`?
 pub fn may_rebase(now_ns: u64, since_ns: u64) -> bool {
     // SAFETY: a pure function of its arguments.
     unsafe { raw::hf_may_rebase(now_ns, since_ns) }
 }
 
-/// The virtual times of two vCPUs after the first gave its CPU to the second. Of both before: virtual time and weight.
+/// The virtual times of two vCPUs after the first gave its CPU to the second. `from` and `to` are
+/// virtual time and weight of the two before.
 pub fn swap_places(from: (u64, u32), to: (u64, u32)) -> (u64, u64) {
     let (mut from_vtime, mut to_vtime) = (from.0, to.0);
     // SAFETY: two valid, distinct references; nothing is kept.
@@ -270,15 +284,16 @@ pub fn swap_places(from: (u64, u32), to: (u64, u32)) -> (u64, u64) {
     (from_vtime, to_vtime)
 }
 
-/// Weight of a member of a group of `group_weight`, whose active members have `total` together, among
-/// the siblings of the group. `weight` and the result are in the unit of [`WEIGHT_NICE0`].
+/// Weight of a member of a group, among the siblings of the group. The group has `group_weight`,
+/// and its active members have `total` together. `weight` and the result are in the unit of
+/// [`WEIGHT_NICE0`].
 pub fn weight_in_group(weight: u32, group_weight: u32, total: u64) -> u32 {
     // SAFETY: a pure function of its arguments.
     unsafe { raw::hf_weight_in_group(weight, group_weight, total) }
 }
 
-/// Weight, among all tasks of a host, of a group whose active members have `total` together and one of them `own`, when that
-/// one weighs `below` among all.
+/// Weight, among all tasks of a host, of a group whose active members have `total` together. One of
+/// them has `own` of that, and weighs `below` among all tasks.
 pub fn weight_among_all(total: u64, own: u32, below: u32) -> u32 {
     // SAFETY: a pure function of its arguments.
     unsafe { raw::hf_weight_among_all(total, own, below) }
@@ -290,7 +305,7 @@ pub fn charge(vtime: u64, ran_ns: u64, weight: u32) -> u64 {
     unsafe { raw::hf_charge(vtime, ran_ns, weight) }
 }
 
-/// Virtual time of a task that weighed `from` until now and weighs `to` from now on.
+/// Virtual time of a task whose weight changes from `from` to `to`.
 pub fn reweigh(vtime: u64, vtime_now: u64, from: u32, to: u32) -> u64 {
     // SAFETY: a pure function of its arguments.
     unsafe { raw::hf_reweigh(vtime, vtime_now, from, to) }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `scx_holdfast`: loads the scheduler, tells it about guests, and reports what it does.
+//! `scx_holdfast`: loads the scheduler, follows the guests of the host, and reports decisions.
 
 mod bpf_intf;
 mod bpf_skel;
@@ -43,10 +43,10 @@ use crate::waker::Waker;
 
 const SCHEDULER_NAME: &str = "scx_holdfast";
 
-/// How long it may take to notice that the kernel has ended the scheduler: nothing tells of that.
+/// How often to check whether the kernel has ended the scheduler: there is no event for it.
 const EXIT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// For how long, and how often, the topology is tried to be read: it cannot be while a CPU goes offline.
+/// How long, and how often, to try to read the topology: it fails while a CPU goes offline.
 const TOPOLOGY_LIMIT: Duration = Duration::from_secs(2);
 const TOPOLOGY_RETRY: Duration = Duration::from_millis(100);
 
@@ -56,7 +56,7 @@ const NO_VCPUS: &str =
 /// Exit code if nothing was loaded, because this host cannot do it or it would be dangerous.
 const REFUSED: u8 = 77;
 
-// The checks know no BPF.
+// The checks are built without BPF.
 const _: () = assert!(MAX_CPUS == bpf_intf::HF_MAX_CPUS as usize);
 const _: () = assert!(MAX_LLCS == bpf_intf::HF_MAX_LLCS as usize);
 
@@ -66,12 +66,12 @@ struct Scheduler<'a> {
     discovery: Option<Discovery<'a>>,
     vm_names: VmNames,
     stats_server: StatsServer<(), Totals>,
-    /// From when it was to be enabled.
+    /// From the moment it was to be enabled.
     kernel_log: KernelLog,
 }
 
 impl<'a> Scheduler<'a> {
-    /// Loads it; none if `shutdown` is asked for meanwhile, which takes seconds.
+    /// Loads it, which takes seconds; none if `shutdown` is set meanwhile.
     fn init(
         opts: &Opts,
         scheduler_object: &'a mut MaybeUninit<OpenObject>,
@@ -145,19 +145,19 @@ impl<'a> Scheduler<'a> {
     /// Serves until `shutdown`, or until the kernel ends the scheduler.
     fn run(&mut self, shutdown: &AtomicBool, waker: &Waker) -> Result<UserExitInfo> {
         let (answers, requests) = self.stats_server.channels();
-        let asked = AtomicUsize::new(0);
+        let requested = AtomicUsize::new(0);
         // Dropped at the end, which ends the thread.
         let (stop, stopped) = bounded(0);
         std::thread::scope(|scope| {
-            scope.spawn(|| count_requests(&requests, &stopped, &asked, waker));
+            scope.spawn(|| count_requests(&requests, &stopped, &requested, waker));
             let _stop: Sender<()> = stop;
             while !shutdown.load(Ordering::Relaxed) && !uei_exited!(&self.skel, uei) {
                 self.sleep(waker)?;
                 self.follow_vms()?;
-                for _ in 0..asked.swap(0, Ordering::Relaxed) {
-                    // Whoever asked goes without; that is no reason to go on without a scheduler.
-                    let told = self.totals().and_then(|totals| Ok(answers.send(totals)?));
-                    told.unwrap_or_else(|error| warn!("cannot tell statistics: {error:#}"));
+                for _ in 0..requested.swap(0, Ordering::Relaxed) {
+                    // A failure costs the client an answer, and not the host its scheduler.
+                    let sent = self.totals().and_then(|totals| Ok(answers.send(totals)?));
+                    sent.unwrap_or_else(|error| warn!("cannot answer with statistics: {error:#}"));
                 }
             }
             anyhow::Ok(())
@@ -167,17 +167,17 @@ impl<'a> Scheduler<'a> {
         self.ended()
     }
 
-    /// Why it has ended, which is told; an error if nobody asked for it.
+    /// Logs why it has ended; an error unless it was asked to.
     fn ended(&self) -> Result<UserExitInfo> {
         let uei = self.skel.maps.data_data.as_ref().context("the BPF object has no data")?.uei;
-        // As uei_read!() does, which panics on texts that are not UTF-8, as names of tasks need not be.
+        // As uei_read!() does, which panics on text that is not UTF-8. Names of tasks need not be.
         let has = |field| compat::struct_has_field("scx_exit_info", field).unwrap_or(false);
         let code = if has("exit_code") { &raw const uei.exit_code } else { std::ptr::null() };
         let cpu = if has("exit_cpu") { &raw const uei.exit_cpu } else { std::ptr::null() };
         let no_text = c"".as_ptr();
         let kind = &raw const uei.kind;
         let info = UserExitInfo::new(kind, code, cpu, no_text, no_text, std::ptr::null());
-        // As info.report() does, which waits for whoever reads, and panics if nobody does.
+        // As info.report() does, which waits for a reader, and panics without one.
         let text = |chars: &[c_char]| {
             let bytes: Vec<u8> = chars.iter().map(|c| c.cast_unsigned()).collect();
             CStr::from_bytes_until_nul(&bytes)
@@ -189,13 +189,13 @@ impl<'a> Scheduler<'a> {
         let why = format!("{reason}{message}{cpu}");
         let dump = UEI_DUMP_PTR_MUTEX.lock().unwrap_or_else(PoisonError::into_inner).ptr;
         if !dump.is_null() {
-            // SAFETY: the BPF object is loaded, and ends what it writes there with a zero.
+            // SAFETY: the BPF object is loaded, and ends its text with a zero.
             let dump = unsafe { CStr::from_ptr(dump) }.to_string_lossy();
             if !dump.is_empty() {
                 writeln!(stderr::Stderr, "{dump}")?;
             }
         }
-        // SysRq-S as well: whoever pressed the keys wants it to stay so.
+        // SysRq-S as well: the operator pressed the keys on purpose.
         let was_asked_for = uei.kind < ScxExitKind::Error as i32;
         ensure!(was_asked_for, "ended by the kernel: {why}");
         info!("ended: {why}");
@@ -211,7 +211,7 @@ impl<'a> Scheduler<'a> {
         waker.sleep(self.discovery.as_ref().map(AsFd::as_fd), due).context("cannot wait for events")
     }
 
-    /// Gets to know new VMs, and forgets those that have ended.
+    /// Follows new VMs, and forgets those that have ended.
     fn follow_vms(&mut self) -> Result<()> {
         let Some(discovery) = &mut self.discovery else { return Ok(()) };
         discovery.process()?;
@@ -221,8 +221,8 @@ impl<'a> Scheduler<'a> {
         let processes = discovery.vms().values().map(|vm| vm.pid).collect();
         self.vm_names.forget(discovery.ended().iter().map(|(kvm, _)| *kvm), &processes);
         let vm_ctxs = &self.skel.maps.vm_ctxs;
-        // What was counted of one whose place another has taken is not that one's. The threads of a VM run on for a
-        // moment after it, and may have made a new entry for one that ended before.
+        // The counters of a VM are not those of another VM at its address. The threads of a VM run
+        // on for a moment after its end, and may have made a new entry for it.
         let is_over = |key: &Vec<u8>| {
             let kvm = <[u8; 8]>::try_from(key.as_slice()).map(u64::from_ne_bytes);
             kvm.is_ok_and(|kvm| {
@@ -237,13 +237,13 @@ impl<'a> Scheduler<'a> {
     }
 }
 
-/// What it is to be loaded for.
+/// The purpose of loading it.
 fn purpose(opts: &Opts) -> Purpose {
     if opts.no_guest_knowledge { Purpose::BaseOnly } else { Purpose::Guests }
 }
 
-/// Has the kernel take the scheduler, which is not enabled by that. Without the map of vCPU threads
-/// it finds none.
+/// Loads the scheduler into the kernel, which does not enable it. Without the map of vCPU threads
+/// it finds no vCPU.
 fn load<'a>(
     opts: &Opts,
     object: &'a mut MaybeUninit<OpenObject>,
@@ -253,7 +253,7 @@ fn load<'a>(
     let skel_builder = BpfSkelBuilder::default();
     let open_opts = opts.libbpf.clone().into_bpf_open_opts();
     let mut skel = scx_ops_open!(skel_builder, object, holdfast_ops, open_opts)?;
-    // Only now: the kernel tells of CPUs that come or go after the object was opened.
+    // After the object is opened: from then on the kernel reports CPUs that come or go.
     let topo = read_topology()?;
 
     let bss = skel.maps.bss_data.as_mut().context("the BPF object has no variables")?;
@@ -308,21 +308,22 @@ fn load<'a>(
         skel.maps.vcpus.reuse_fd(vcpus).context("cannot share the vCPU map")?;
     }
     skel.struct_ops.holdfast_ops_mut().exit_dump_len = opts.exit_dump_len;
-    // Without the second, a task that ends goes round every queue, and its memory may take seconds
-    // to free. Without the third, one that is alone on its CPU could not leave it for another core.
-    // Without the fourth, one that may not migrate for now has a turn of the kernel's, of 20 ms,
-    // before everybody else. The last: the kernel still knows which CPUs idle.
+    // ALLOW_QUEUED_WAKEUP: the waking CPU need not take the run queue's lock.
+    // ENQ_EXITING: else a task that exits passes by all DSQs, and freeing its memory may take
+    // seconds. ENQ_LAST: else a task alone on its CPU could not migrate to an idle core.
+    // ENQ_MIGRATION_DISABLED: else a task that may not migrate for a moment has a slice of the
+    // kernel's, of 20 ms, before all others. KEEP_BUILTIN_IDLE: the kernel goes on to track idle
+    // CPUs beside ops.update_idle.
     skel.struct_ops.holdfast_ops_mut().flags = *compat::SCX_OPS_ALLOW_QUEUED_WAKEUP
         | *compat::SCX_OPS_ENQ_EXITING
         | *compat::SCX_OPS_ENQ_LAST
         | *compat::SCX_OPS_ENQ_MIGRATION_DISABLED
         | *compat::SCX_OPS_KEEP_BUILTIN_IDLE;
-    // On its way out of the kernel, which since Linux 7.0 lets no real-time task starve the others
-    // of a CPU.
+    // Linux is about to remove it: since 7.0 real-time tasks do not starve the others of a CPU.
     if !compat::struct_has_field("sched_ext_ops", "cpu_release")? {
         skel.struct_ops.holdfast_ops_mut().cpu_release = std::ptr::null_mut();
     }
-    // Before, groups have the `cpu.idle` that they had when the scheduler was loaded.
+    // Older kernels: groups keep the `cpu.idle` that they had when the scheduler was loaded.
     if !compat::struct_has_field("sched_ext_ops", "cgroup_set_idle")? {
         skel.struct_ops.holdfast_ops_mut().cgroup_set_idle = std::ptr::null_mut();
     }
@@ -330,8 +331,7 @@ fn load<'a>(
     scx_ops_load!(skel, holdfast_ops, uei)
 }
 
-/// Does something that libbpf may have to say more of. With `--verbose` everything it says is
-/// logged.
+/// Does `work`, and adds libbpf's last words to its error. With `--verbose` all of them are logged.
 fn overhear<T, E: Into<anyhow::Error>>(
     opts: &Opts,
     work: impl FnOnce() -> Result<T, E>,
@@ -347,7 +347,7 @@ fn overhear<T, E: Into<anyhow::Error>>(
     })
 }
 
-/// Checks whether it could be loaded, and leaves everything as it was.
+/// Checks whether the scheduler could be loaded, and changes nothing.
 fn check(opts: &Opts) -> Result<()> {
     preflight::check(&Host::this(), purpose(opts))?;
     if !opts.no_guest_knowledge {
@@ -362,19 +362,19 @@ fn check(opts: &Opts) -> Result<()> {
     Ok(())
 }
 
-/// Counts requests for statistics, and wakes who answers them: a channel cannot be slept on together
-/// with file descriptors.
+/// Counts requests for statistics, and wakes the main loop, which answers them: it cannot sleep on
+/// a channel together with file descriptors.
 fn count_requests(
     requests: &Receiver<()>,
     stopped: &Receiver<()>,
-    asked: &AtomicUsize,
+    requested: &AtomicUsize,
     waker: &Waker,
 ) {
     loop {
         select! {
             recv(requests) -> request => match request {
                 Ok(()) => {
-                    asked.fetch_add(1, Ordering::Relaxed);
+                    requested.fetch_add(1, Ordering::Relaxed);
                     waker.wake();
                 }
                 Err(_) => return,
@@ -427,12 +427,12 @@ fn init_logging(verbose: bool) -> Result<()> {
         .set_target_level(simplelog::LevelFilter::Off)
         .set_thread_level(simplelog::LevelFilter::Off);
     simplelog::WriteLogger::init(level, config.build(), stderr::Stderr)?;
-    // What fails is said in a sentence; libbpf's own lines are for who asks for them.
+    // Errors are reported in a sentence; libbpf's own lines are for --verbose.
     set_print(if verbose { Some((PrintLevel::Debug, log_libbpf)) } else { None });
     Ok(())
 }
 
-/// As all else is logged: libbpf itself, and libbpf-rs, would wait for whoever reads.
+/// Logs lines of libbpf like all others: libbpf itself, and libbpf-rs, would wait for a reader.
 fn log_libbpf(level: PrintLevel, message: String) {
     let level = match level {
         PrintLevel::Warn => log::Level::Warn,
@@ -445,17 +445,17 @@ fn log_libbpf(level: PrintLevel, message: String) {
 fn main() -> ExitCode {
     match run(&Opts::read()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if has_seen_enough(&error) => ExitCode::SUCCESS,
+        Err(error) if reader_has_left(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            // That nobody can be told changes nothing about how it ends.
+            // An error that cannot be written changes nothing about the exit code.
             let _ = writeln!(stderr::Stderr, "{SCHEDULER_NAME}: {}", preflight::chain(&error));
             if error.is::<Refusal>() { ExitCode::from(REFUSED) } else { ExitCode::FAILURE }
         }
     }
 }
 
-/// Did whoever read standard output leave?
-fn has_seen_enough(error: &anyhow::Error) -> bool {
+/// Has the reader of standard output left?
+fn reader_has_left(error: &anyhow::Error) -> bool {
     let io = error.root_cause().downcast_ref::<std::io::Error>();
     io.is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
 }
@@ -475,7 +475,7 @@ fn run(opts: &Opts) -> Result<()> {
     init_logging(opts.verbose)?;
 
     if let Some(interval) = opts.monitor {
-        // Whatever it waits for.
+        // Wherever it waits.
         ctrlc::set_handler(|| std::process::exit(0)).context(NO_HANDLER)?;
         return monitor::watch(interval);
     }
@@ -505,7 +505,7 @@ fn run(opts: &Opts) -> Result<()> {
         let (scheduler, discovery) = (&mut scheduler_object, &mut discovery_object);
         let loaded = Scheduler::init(opts, scheduler, discovery, &shutdown);
         let Some(mut scheduler) = loaded.map_err(preflight::explain)? else { break };
-        // The kernel may have taken one that it then could not enable, and whose end it has told of already.
+        // The kernel may have accepted a scheduler that it could not enable, and ended it already.
         let is_enabled = !uei_exited!(&scheduler.skel, uei);
         if is_enabled {
             ready::notify();

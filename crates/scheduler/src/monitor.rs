@@ -11,10 +11,11 @@ use scx_stats::prelude::StatsClient;
 
 use crate::stats::Metrics;
 
-/// How long a scheduler that restarts itself (CPU hotplug) is waited for.
+/// How long to wait for a scheduler that restarts itself (CPU hotplug).
 const RESTART_LIMIT: Duration = Duration::from_secs(5);
 
-/// It ends a connection when it ends or begins anew. An answer that fails so often in a row is one that is not understood.
+/// The scheduler ends a connection when it ends or restarts. After so many failures in a row its
+/// answers are those of another version.
 const FAILURES_MAX: u32 = 3;
 
 /// Reports every `interval` until the scheduler has ended.
@@ -36,7 +37,8 @@ pub(crate) fn watch(interval: Duration) -> Result<()> {
                 };
                 if nr_failed == FAILURES_MAX {
                     return Err(why.context(
-                        "the scx_holdfast that runs does not answer as this one expects: another version?",
+                        "the scx_holdfast that runs does not answer as this one expects: \
+                         another version?",
                     ));
                 }
                 client = again;

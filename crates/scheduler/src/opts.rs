@@ -156,7 +156,8 @@ fn parse_interval(arg: &str) -> Result<Duration, String> {
 }
 
 impl Opts {
-    /// Reads the command line. Ends the process with a usage error if options contradict each other.
+    /// Reads the command line. Ends the process with a usage error if options contradict each
+    /// other.
     pub(crate) fn read() -> Self {
         let opts = Self::parse();
         if opts.grace_step_us > opts.grace_max_us {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What is asked before a scheduler is loaded, and how its end is told.
+//! Checks before a scheduler is loaded, and messages of its end.
 
 use std::error::Error;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::fmt;
 use holdfast_checks::{Check, Host, Purpose, Verdict, before_loading};
 use log::warn;
 
-/// Why nothing was loaded, on a host that may well go on without.
+/// Why nothing was loaded. The host may go on without the scheduler.
 #[derive(Debug)]
 pub(crate) struct Refusal(String);
 
@@ -19,7 +19,7 @@ impl fmt::Display for Refusal {
 
 impl Error for Refusal {}
 
-/// Makes the checks that can forbid loading; what is only unfortunate is logged.
+/// Makes the checks that can forbid loading, and logs warnings.
 pub(crate) fn check(host: &Host, purpose: Purpose) -> Result<(), Refusal> {
     let report = before_loading(host, purpose);
     for check in report.checks.iter().filter(|check| check.verdict == Verdict::Warn) {
@@ -39,14 +39,14 @@ fn sentence(check: &Check) -> String {
     }
 }
 
-/// What `scx_ops_attach!` says when the kernel does not take the scheduler.
+/// Message of `scx_ops_attach!` when the kernel rejects the scheduler.
 const ATTACHING: &str = "Failed to attach struct_ops";
-/// Or before it has asked.
+/// Message of `scx_ops_open!` before it asks the kernel.
 const RUNNING: &str = "another sched_ext scheduler is already running";
 
-/// What libbpf says in the words of what to do, where that is known. The number is matched because
-/// libbpf-rs has no other access to it, and its kind of error for EPERM is that of EACCES, too, which is
-/// what the verifier rejects programs with.
+/// Adds advice to an error of libbpf, where it is known. Matches the error number in the text, as
+/// libbpf-rs gives no access to it. Its kind of error for EPERM is the same as for EACCES, with
+/// which the verifier rejects programs.
 pub(crate) fn explain(error: anyhow::Error) -> anyhow::Error {
     if error.is::<Refusal>() {
         return error;
@@ -61,11 +61,12 @@ pub(crate) fn explain(error: anyhow::Error) -> anyhow::Error {
     }
     if text.contains("(os error 16)") && text.contains(ATTACHING) || text.contains(RUNNING) {
         return Refusal(format!(
-            "not loaded: {text}. To do: another sched_ext scheduler has come in between; end it first."
+            "not loaded: {text}. To do: another sched_ext scheduler has come in between; end it \
+             first."
         ))
         .into();
     }
-    // Checks look for what it says so of; where they cannot know, it does.
+    // The checks find most isolated CPUs; the kernel finds all of them.
     if text.contains("sched_ext: Not compatible with") {
         return Refusal(format!(
             "not loaded: {text}. To do: boot without isolcpus=, and have no cpuset.cpus.partition \
@@ -76,7 +77,7 @@ pub(crate) fn explain(error: anyhow::Error) -> anyhow::Error {
     error
 }
 
-/// An error with its causes on one line. A cause that has been told already is left out.
+/// An error with its causes on one line, each cause once.
 pub(crate) fn chain(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).fold(String::new(), |text, cause| {
         if text.is_empty() {
@@ -97,7 +98,7 @@ mod tests {
     use super::{ATTACHING, RUNNING, Refusal, chain, check, explain};
 
     #[test]
-    fn tells_no_cause_twice() {
+    fn chain_has_each_cause_once() {
         let error = anyhow!("no such file: x").context("cannot read x: no such file: x");
         assert_eq!(chain(&error), "cannot read x: no such file: x");
         let error = anyhow!("gone").context("cannot read x").context("cannot start");
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_forbids_bpf_is_a_refusal_and_a_rejected_program_is_not() {
+    fn refuses_if_the_kernel_forbids_bpf_but_not_if_it_rejects_the_program() {
         for (errno, is_refusal) in [(libc::EPERM, true), (libc::EBUSY, true), (libc::EACCES, false)]
         {
             let error: anyhow::Result<()> =
@@ -116,13 +117,13 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_explained_once() {
+    fn explains_a_refusal_once() {
         let refusal = || Refusal("not loaded: the kernel refuses fentry: (os error 1)".into());
         assert_eq!(explain(refusal().into()).to_string(), refusal().to_string());
     }
 
     #[test]
-    fn cpus_that_only_the_kernel_knows_to_be_isolated_are_a_refusal() {
+    fn refuses_if_the_kernel_finds_isolated_cpus() {
         let said = "Failed to attach struct_ops: Invalid argument (os error 22); the kernel's log: \
                     sched_ext: Not compatible with \"isolcpus=\" domain isolation";
         let error = explain(anyhow!(said));
@@ -130,12 +131,12 @@ mod tests {
     }
 
     #[test]
-    fn another_scheduler_that_is_there_already_is_a_refusal() {
+    fn refuses_if_another_scheduler_runs() {
         assert!(explain(anyhow!(RUNNING)).is::<Refusal>());
     }
 
     #[test]
-    fn a_refusal_has_every_reason_and_what_to_do() {
+    fn refusal_has_every_reason_and_advice() {
         let empty = tempfile::tempdir().unwrap();
         let host = Host::at(empty.path(), Default::default());
         let text = check(&host, Purpose::Guests).unwrap_err().to_string();

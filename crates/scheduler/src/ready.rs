@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Telling systemd that the scheduler is loaded (sd_notify(3)).
+//! Tells systemd that the scheduler is loaded (sd_notify(3)).
 
 use std::ffi::OsStr;
 use std::io;

@@ -38,7 +38,7 @@ macro_rules! counters {
         #[derive(Clone, Debug, Default, Serialize, Deserialize, Stats)]
         pub(crate) struct $name {
             $(#[stat(desc = $desc)] pub $field: u64,)*
-            #[stat(desc = "Graces that ended with the vCPU preemptible, by the log2 of their length in us")]
+            #[stat(desc = "Graces that ended with the vCPU preemptible, by log2 of their us")]
             pub grace_need_us_log2: Vec<u64>,
         }
 

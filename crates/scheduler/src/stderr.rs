@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Standard error that nobody waits for.
+//! Standard error without waiting.
 //!
-//! Whoever reads the log may be stuck or gone. That must neither keep a scheduler from being unloaded nor end it: what
-//! is not taken is dropped.
+//! The reader of the log may hang or be gone. That must neither keep a scheduler from being
+//! unloaded nor end it: text that the reader does not take is dropped.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,23 +12,23 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How long a reader that is slow is waited for, once.
+/// How long to wait, once, for a slow reader.
 const PATIENCE_MS: libc::c_int = 1000;
 
-/// A log that may be written to at any time.
+/// A log that can be written to at any time.
 #[derive(Debug)]
 enum Log {
-    /// A pipe or a terminal, opened once more: that it is not to be waited for is nobody else's business.
+    /// A pipe or a terminal, opened once more, as O_NONBLOCK is shared by all that have it open.
     Own(File),
-    /// A socket, as of a journal, which is asked not to wait each time.
+    /// A socket, as of a journal: each write says that it does not wait.
     Socket(RawFd),
-    /// A file, which never lets wait for a reader.
+    /// A file: writes never wait for a reader.
     Plain(RawFd),
 }
 
 impl Log {
     fn of(fd: RawFd) -> Self {
-        // SAFETY: it is not closed when this is dropped, and whether it is open is asked here.
+        // SAFETY: dropping this does not close it, and the next call checks that it is open.
         let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
         let Ok(kind) = file.metadata().map(|metadata| metadata.file_type()) else {
             return Log::Plain(fd);
@@ -62,7 +62,7 @@ impl Log {
         usize::try_from(written).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Writes all of it, or what is taken.
+    /// Writes all of it, or as much as the reader takes.
     fn write(&self, mut bytes: &[u8], is_deaf: &AtomicBool) {
         while !bytes.is_empty() {
             match self.try_write(bytes) {
@@ -71,7 +71,7 @@ impl Log {
                     bytes = &bytes[written..];
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Who was waited for in vain is not waited for again.
+                // After one wait in vain there is no other.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     if is_deaf.swap(true, Ordering::Relaxed) || !self.has_room_soon() {
                         return;
@@ -89,7 +89,7 @@ impl Log {
     }
 }
 
-/// Where the log goes.
+/// The destination of the log.
 pub(crate) struct Stderr;
 
 impl Write for Stderr {
@@ -113,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// Fills it, to no avail: it is waited for once, and what comes is dropped.
+    /// Fills it: there is one wait, and the rest is dropped.
     fn fill(log: &Log) {
         let (is_deaf, start) = (AtomicBool::new(false), Instant::now());
         for _ in 0..10_000 {
@@ -123,12 +123,12 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_that_nobody_reads_is_not_waited_for() {
+    fn does_not_wait_for_a_pipe_without_a_reader() {
         let (mut reader, writer) = io::pipe().unwrap();
         let log = Log::of(writer.as_raw_fd());
         assert!(matches!(log, Log::Own(_)), "{log:?}");
         fill(&log);
-        // It is again once somebody reads.
+        // It waits again after the other end has read.
         reader.read_exact(&mut [0; 8192]).unwrap();
         let is_deaf = AtomicBool::new(true);
         log.write(b"y", &is_deaf);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn nor_is_a_socket() {
+    fn does_not_wait_for_a_socket() {
         let (_reader, writer) = UnixStream::pair().unwrap();
         let log = Log::of(writer.as_raw_fd());
         assert!(matches!(log, Log::Socket(_)), "{log:?}");
@@ -146,10 +146,10 @@ mod tests {
     }
 
     #[test]
-    fn nor_is_a_terminal() {
+    fn does_not_wait_for_a_terminal() {
         let (mut master, mut terminal) = (0, 0);
         let none = std::ptr::null_mut();
-        // SAFETY: two integers to be written, and nothing else asked for.
+        // SAFETY: openpty writes two integers; the other pointers are null.
         let made = unsafe {
             libc::openpty(&raw mut master, &raw mut terminal, none, none.cast(), none.cast())
         };
@@ -157,7 +157,7 @@ mod tests {
         let log = Log::of(terminal);
         assert!(matches!(log, Log::Own(_)), "{log:?}");
         fill(&log);
-        // SAFETY: both are open, and nobody else's.
+        // SAFETY: both are open, and used nowhere else.
         unsafe {
             libc::close(master);
             libc::close(terminal);
@@ -165,14 +165,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_written_where_it_is() {
+    fn writes_at_the_position_of_a_file() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"before, ").unwrap();
         let log = Log::of(file.as_raw_fd());
         log.write(b"after", &AtomicBool::new(false));
         file.rewind().unwrap();
         assert_eq!(io::read_to_string(file).unwrap(), "before, after");
-        // What is not open takes nothing, and does no harm.
+        // A closed descriptor takes nothing, and does no harm.
         Log::of(1 << 20).write(b"x", &AtomicBool::new(false));
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the BPF part needs of a kernel is what is checked before it is loaded, and what it counts is
-//! what users are told.
+//! The BPF part needs the functions that are checked before it is loaded, and each of its counters
+//! is reported.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ use crate::opts::Opts;
 use crate::stats::Metrics;
 
 #[test]
-fn functions_checked_for_are_those_the_bpf_part_cannot_do_without() {
+fn checks_for_every_kernel_function_that_the_bpf_part_needs() {
     // Allocated, it is aligned as the parser wants it.
     let program = include_bytes!(concat!(env!("OUT_DIR"), "/bpf.bpf.o")).to_vec();
     let program = object::File::parse(program.as_slice()).unwrap();
@@ -31,7 +31,7 @@ fn functions_checked_for_are_those_the_bpf_part_cannot_do_without() {
         .filter(|name| name.starts_with(|first: char| first.is_ascii_lowercase()))
         .collect();
     let checked: BTreeSet<_> = REQUIRED_KFUNCS.into_iter().collect();
-    assert_eq!(needed, checked, "put what is needed into REQUIRED_KFUNCS of holdfast-checks");
+    assert_eq!(needed, checked, "REQUIRED_KFUNCS of holdfast-checks lists these");
 }
 
 /// Opening an object needs nothing of the kernel.
@@ -43,7 +43,7 @@ fn as_many_cgroups_are_checked_for_as_the_bpf_part_has_room_for() {
 }
 
 #[test]
-fn every_counter_of_the_bpf_part_is_reported_once() {
+fn reports_every_counter_of_the_bpf_part_once() {
     let read = RefCell::new(Vec::new());
     Metrics::read(|index| {
         read.borrow_mut().push(index);
@@ -51,7 +51,7 @@ fn every_counter_of_the_bpf_part_is_reported_once() {
     });
     let mut read = read.into_inner();
     read.sort_unstable();
-    // A look has no sibling that KVM names.
+    // A probe has no candidate.
     let counted: Vec<u32> =
         (0..NR_STATS).filter(|i| *i != PROBED + Target::ToCandidate as u32).collect();
     assert_eq!(read, counted, "a field of stats.rs for each");

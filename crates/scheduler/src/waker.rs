@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the main loop sleeps on.
+//! The sleep of the main loop.
 //!
-//! The scheduler's own process must not be what preempts vCPUs: on a quiet host it sleeps until there is
+//! The scheduler's own process must not preempt vCPUs: on a quiet host it sleeps until there is
 //! news of vCPUs, a signal or a request for statistics.
 
 use std::fs::File;
@@ -21,17 +21,18 @@ impl Waker {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel has just made it, for nobody else.
+        // SAFETY: the kernel has just made it for this process.
         Ok(Self { event: unsafe { File::from_raw_fd(fd) } })
     }
 
-    /// Ends the sleep of the thread that sleeps, or the next one.
+    /// Ends the sleep of the main loop, or the next one.
     pub(crate) fn wake(&self) {
         // It fails only if 2^64 - 2 calls are pending, which wake as well as one more.
         let _ = (&self.event).write(&1u64.to_ne_bytes());
     }
 
-    /// Sleeps until [`Self::wake`] is called, `news` can be read, a signal comes or `timeout` is over.
+    /// Sleeps until [`Self::wake`] is called, `news` can be read, a signal comes or `timeout` is
+    /// over.
     pub(crate) fn sleep(&self, news: Option<BorrowedFd<'_>>, timeout: Duration) -> io::Result<()> {
         let poll_for = |fd: BorrowedFd<'_>| libc::pollfd {
             fd: fd.as_raw_fd(),
@@ -42,7 +43,7 @@ impl Waker {
         // Rounded up: a sleep that ends too early is followed by another.
         let millis =
             timeout.as_micros().div_ceil(1000).min(libc::c_int::MAX as u128) as libc::c_int;
-        // SAFETY: `fds` is an array of as many elements as said.
+        // SAFETY: `fds` has as many elements as the call says.
         let ready = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, millis) };
         if ready < 0 {
             let error = io::Error::last_os_error();
@@ -72,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wake_before_the_sleep_ends_it_once() {
+    fn wake_before_the_sleep_ends_it_once() {
         let waker = Waker::new().unwrap();
         waker.wake();
         waker.wake();
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wake_from_another_thread_ends_the_sleep() {
+    fn wake_from_another_thread_ends_the_sleep() {
         let waker = Waker::new().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| waker.wake());

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * What passes between BPF programs, and between them and user space. Each type
+ * Types that BPF programs share with one another and with user space. Each type
  * is defined here and nowhere else. The includer provides u32, u64 and s64.
  */
 #ifndef __HOLDFAST_INTF_H
@@ -9,7 +9,7 @@
 #define HF_MAX_VMS 4096
 
 /*
- * A vCPU thread, in task storage: who it is, and where in the VMM's address
+ * A vCPU thread, in task storage: its identity, and where in the VMM's address
  * space the words lie that tell its class. Written by discovery alone.
  */
 struct hf_vcpu {
@@ -23,22 +23,22 @@ struct hf_vcpu {
 	u64 slot_gpa; /* the memory slot that the record lies in */
 	u64 slot_hva;
 	u64 slot_len;
-	u32 reported; /* epoch of the VM in which user space was told of this state; 0: it was not */
-	u32 epoch;    /* of the layout that the addresses below were made with; 0: none */
+	u32 reported;	/* epoch of the VM in which user space got this state; 0: it did not */
+	u32 epoch;	/* of the layout that the addresses below were made with; 0: none */
 	u32 wide_count; /* the preemption count has 64 bits: see hf_preempt_count() */
 	u32 pad;
 	u64 preempt_count_hva;
 	u64 qnode_hva;	      /* 0: the kernel has none */
 	u64 current_task_hva; /* 0: not known, and then the idle task is not told apart */
 	u64 idle_task_hva;
-	u64 call_queue_hva; /* calls that other CPUs ask of this one; 0: not known */
+	u64 call_queue_hva; /* function calls pending from other CPUs; 0: not known */
 	u64 direct_map_hva; /* to be added to an address in the guest kernel's direct map */
 };
 
 /* A VM, keyed by the address of its struct kvm. Written by discovery alone. */
 struct hf_vm {
 	u32 tgid;
-	u32 epoch; /* another one whenever what was learnt of the guest kernel may be stale */
+	u32 epoch; /* changes when knowledge of the guest kernel may be stale */
 	u64 born;  /* when: the address may have been another VM's */
 	u64 mm;	   /* address space that its memory and its vCPUs are in, as KVM demands */
 };
@@ -70,7 +70,7 @@ struct hf_slot {
 /* QEMU's memory devices keep to as many (MEMORY_DEVICES_SAFE_MAX_MEMSLOTS). */
 #define HF_MAX_SLOTS 509
 
-/* A vCPU was found, or what is known of it changed. As long as @nr_slots says. */
+/* A vCPU was found, or its state changed. As long as @nr_slots says. */
 struct hf_event {
 	u32 tgid;
 	u32 epoch;
@@ -88,14 +88,14 @@ struct hf_qnode {
 };
 
 /*
- * What follows in the node of a paravirtual lock (struct pv_node, since Linux 4.1): the number
- * of its CPU. A native lock leaves these bytes zero.
+ * The next field in the node of a PV lock (struct pv_node, since Linux 4.1): the number of its
+ * CPU. A native lock leaves these bytes zero.
  */
 #define HF_PV_NODE_CPU sizeof(struct hf_qnode)
 
 /*
  * First words of an entry of a guest's call_single_queue: struct __call_single_node, since
- * Linux 5.8. Of its types only one is waited for: other CPUs wake tasks there, too.
+ * Linux 5.8. Senders wait for one type only; other types are wakeups of tasks.
  */
 struct hf_call {
 	u64 next;

@@ -40,7 +40,7 @@ struct kvm_vcpu_arch___hf {
 	unsigned long regs[1]; /* as many as there are */
 } HF_CORE;
 
-/* Slots by id; two sets of them share the slots, and node_idx says whose links are which. */
+/* Slots by id. Two sets share the slots; node_idx is the index of this set's links. */
 #define KVM_ID_HASH_SIZE 128
 struct kvm_memslots___hf {
 	u64 generation;
@@ -60,7 +60,7 @@ struct kvm___hf {
 
 struct kvm_vcpu___hf {
 	struct kvm___hf *kvm;
-	/* Without gaps, since v5.4. vcpu_id is the VMM's choice: QEMU's are APIC ids. */
+	/* Since v5.4, without gaps. vcpu_id is the VMM's choice: QEMU's are APIC ids. */
 	int vcpu_idx;
 	bool wants_to_run; /* since v6.11 */
 	struct {

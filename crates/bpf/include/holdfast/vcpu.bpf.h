@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * For programs that ask what a vCPU is doing: the map that discovery fills, and
- * the reading of a running vCPU's class. The includer has the kernel's types,
- * bpf_helpers.h, bpf_core_read.h, policy.h and kvm.bpf.h.
+ * The map of vCPUs that discovery fills, and the class of a running vCPU. The includer provides
+ * the kernel's types, bpf_helpers.h and bpf_core_read.h.
  */
 #ifndef __HOLDFAST_VCPU_BPF_H
 #define __HOLDFAST_VCPU_BPF_H
 
 #include <holdfast/intf.h>
+#include <holdfast/kvm.bpf.h>
+#include <holdfast/policy.h>
 
 /* Every thread that runs a vCPU has an entry; the kernel frees it with the thread. */
 struct {
@@ -17,17 +18,7 @@ struct {
 	__type(value, struct hf_vcpu);
 } vcpus SEC(".maps");
 
-/*
- * Class of a vCPU whose thread, or a sibling's, is current: the addresses are of
- * the VMM's memory. The reads do not fault, so a page that is not there or a
- * thread of somebody else's gives HF_UNKNOWN. Encrypted memory may well be read:
- * that of SEV and SEV-ES gives ciphertext. What guards there is that discovery
- * finds no BTF of a kernel in it, so that a vCPU of such a VM never has an epoch.
- *
- * The common answer, Free, costs one read of four bytes. @released: of so many locks its guest
- * says that they are released, while its preemption count has them still.
- */
-/* Does a vCPU whose guest is a hypervisor run a guest of that (L2)? */
+/* Does a vCPU whose guest is a hypervisor run a nested guest (L2)? */
 static __always_inline bool hf_in_nested_guest(const struct hf_vcpu *v)
 {
 	const struct kvm_vcpu___hf *kv = (const void *)v->vcpu;
@@ -36,6 +27,15 @@ static __always_inline bool hf_in_nested_guest(const struct hf_vcpu *v)
 	       BPF_CORE_READ(kv, stat.guest_mode);
 }
 
+/*
+ * Class of a vCPU whose thread, or a sibling's, is current: the addresses are of the VMM's memory.
+ * The reads do not fault, so a page that is not there, or a thread of another process, gives
+ * HF_UNKNOWN. Encrypted memory may well be read: that of SEV and SEV-ES gives ciphertext. But
+ * discovery finds no BTF of a kernel in it, so that a vCPU of such a VM never has an epoch.
+ *
+ * The common answer, HF_PREEMPTIBLE, costs one read of four bytes. @released: the number of locks
+ * that the guest says are released, while its preemption count still includes them.
+ */
 static __always_inline enum hf_class hf_read_class_after(const struct hf_vcpu *v, u32 released)
 {
 	struct hf_guest_facts facts = {};

@@ -17,7 +17,7 @@
 
 char _license[] SEC("license") = "GPL";
 
-/* VMs by struct kvm; what user space learnt of their guest kernels beside it. */
+/* VMs by struct kvm, and the layouts that user space found in their guest kernels. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, HF_MAX_VMS);
@@ -32,9 +32,9 @@ struct {
 	__type(value, struct hf_layout);
 } layouts SEC(".maps");
 
-/* Who runs a vCPU, by struct kvm_vcpu. */
+/* The thread that runs a vCPU, by struct kvm_vcpu. */
 struct runner {
-	u64 reported_at; /* when user space was last told of the vCPU, whoever ran it then */
+	u64 reported_at; /* when the vCPU was last reported, by any thread */
 	u32 tid;
 	u32 pad;
 };
@@ -52,7 +52,7 @@ struct {
 	__uint(max_entries, 1 << 18);
 } events SEC(".maps");
 
-/* Where a report is put together: it is too large for the stack. */
+/* The buffer of a report, which is too large for the stack. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -67,7 +67,7 @@ u64 nr_deferred_events;
 /* vCPU threads that could not be tracked, for want of memory or of room in @vms. */
 u64 nr_untracked;
 
-/* Has KVM looked for the record that the guest has? It does on the first use after the MSR is written. */
+/* Has KVM resolved the guest's record? It does on the first use after the MSR is written. */
 static bool has_record(struct kvm_vcpu___hf *kv)
 {
 	u64 msr = kv->arch.st.msr_val;
@@ -78,8 +78,7 @@ static bool has_record(struct kvm_vcpu___hf *kv)
 
 /*
  * Where the record is now. False if KVM has not resolved it (yet). @kv is an argument of
- * the function that is traced: what it points to is loaded without the help of a function
- * for each word.
+ * the function that is traced: its words are loaded directly, without a helper for each.
  */
 static bool read_record(struct kvm_vcpu___hf *kv, struct hf_vcpu *rec)
 {
@@ -97,8 +96,8 @@ static bool read_record(struct kvm_vcpu___hf *kv, struct hf_vcpu *rec)
 }
 
 /*
- * Has the VM's memory changed since KVM looked for the record that the guest has? It looks again before it next enters
- * the guest; what lies where the slot was until then may be anything.
+ * Has the VM's memory changed since KVM resolved the guest's record? KVM does so again before it
+ * next enters the guest. Until then anything may lie where the slot was.
  */
 static bool is_stale(struct kvm_vcpu___hf *kv)
 {
@@ -106,7 +105,10 @@ static bool is_stale(struct kvm_vcpu___hf *kv)
 	       kv->arch.st.cache.generation != BPF_CORE_READ(kv, kvm, memslots[0], generation);
 }
 
-/* The VM of a vCPU: that of who ran the first of them. Processes that share an address space may run one VM's. */
+/*
+ * The VM of a vCPU. It has the process that ran its first vCPU: processes that share an address
+ * space may run vCPUs of one VM.
+ */
 static struct hf_vm *find_vm(struct kvm___hf *kv, u32 tgid)
 {
 	struct hf_vm *vm, fresh = { .tgid = tgid, .mm = (u64)BPF_CORE_READ(kv, mm) };
@@ -115,15 +117,15 @@ static struct hf_vm *find_vm(struct kvm___hf *kv, u32 tgid)
 	vm = bpf_map_lookup_elem(&vms, &kvm);
 	if (vm && vm->mm == fresh.mm)
 		return vm;
-	/* Its struct kvm may lie where another one's did, and what was learnt of that come late. */
+	/* Another VM may have had this address, and a late layout may be of that one. */
 	fresh.born = bpf_ktime_get_ns();
 	fresh.epoch = (u32)fresh.born | 1;
-	/* Its vCPUs come here at the same time, and are one VM's: the first of them makes it. */
+	/* Its vCPUs come here at the same time: the first of them makes the VM. */
 	bpf_map_update_elem(&vms, &kvm, &fresh, vm ? BPF_EXIST : BPF_NOEXIST);
 	return bpf_map_lookup_elem(&vms, &kvm);
 }
 
-/* Slots whose ids fall into one bucket; ids are small and dense, so there is rarely more than one. */
+/* Slots whose ids fall into one bucket: ids are small and dense, so it is rarely more than one. */
 #define ID_CHAIN_MAX 8
 
 struct slot_walk {
@@ -167,7 +169,7 @@ static long read_bucket(u32 bucket, struct slot_walk *w)
 	return 0;
 }
 
-/* Where the VM's memory is. Best effort: a slot that moves meanwhile is not followed. */
+/* Reads the VM's memory slots. Best effort: a slot that moves meanwhile is not followed. */
 static void read_slots(struct kvm_vcpu___hf *kv, struct hf_event *e)
 {
 	struct kvm_memslots___hf *slots = BPF_CORE_READ(kv, kvm, memslots[0]);
@@ -219,7 +221,7 @@ static bool in_slot(const struct hf_vcpu *v, u64 hva, u64 len)
 	return offset < v->slot_len && v->slot_len - offset >= len;
 }
 
-/* Makes the addresses from the layout, if there is one for what the guest is now. */
+/* Computes the addresses from the layout, if there is one for this epoch of the guest. */
 static void apply_layout(struct hf_vcpu *v, struct hf_vm *vm)
 {
 	struct hf_layout *l = bpf_map_lookup_elem(&layouts, &v->kvm);
@@ -327,7 +329,7 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 		  v->steal_gpa != rec.steal_gpa || v->steal_hva != rec.steal_hva ||
 		  v->slot_hva != rec.slot_hva || v->slot_len != rec.slot_len;
 	if (changed && is_stale(kv)) {
-		/* The next load tells; what is known of another vCPU, or of another record, is not of this one. */
+		/* The next load will tell. Addresses of another vCPU or record are void. */
 		if (v->kvm != rec.kvm || v->born != vm->born ||
 		    v->steal_gpa != kv->arch.st.cache.gpa)
 			v->epoch = 0;
@@ -336,7 +338,7 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 	if (changed) {
 		/*
 		 * A record that goes away or moves means a reset, a kexec or another
-		 * kernel: nothing learnt of this guest holds any more. A first record
+		 * kernel: nothing learnt of this guest holds then. A first record
 		 * is a vCPU that came up.
 		 */
 		if (v->kvm == rec.kvm && v->born == vm->born && v->steal_hva)
@@ -356,7 +358,7 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 
 	if (!v->epoch || v->epoch != vm->epoch)
 		apply_layout(v, vm);
-	/* What was told before another vCPU's record went or moved has been forgotten. */
+	/* User space forgets reports from before another vCPU's record went or moved. */
 	if (v->reported != vm->epoch)
 		report(kv, v, vm);
 	return 0;
@@ -375,7 +377,7 @@ int BPF_PROG(vcpu_destroyed, struct kvm_vcpu___hf *kv)
 	return 0;
 }
 
-/* The thread goes on as another program, whose memory is nobody's to be read. */
+/* The thread goes on as another program, whose memory must not be read. */
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(process_exec, struct task_struct *p)
 {

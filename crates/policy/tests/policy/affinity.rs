@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Shares and waiting where CPUs are not for everybody, and where one task is due all of one.
+//! Shares and waits where tasks may not run on all CPUs, and where one task is due all of a CPU.
 
 use holdfast_policy::{VcpuClass, WEIGHT_NICE0};
 use proptest::prelude::*;
@@ -9,13 +9,13 @@ use crate::host::{PARAMS, Task, fair_shares, simulate};
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
 
-/// For how long shares are looked at.
+/// How long shares are measured.
 const LONG_NS: u64 = 40 * SECOND;
 
 fn have_their_shares(tasks: &[Task], fair: &[f64]) -> Result<(), TestCaseError> {
     for (task, fair) in tasks.iter().zip(fair) {
         let share = task.ran_ns as f64 / LONG_NS as f64;
-        // Of two CPUs that are nearly far enough from the others only one may begin anew.
+        // Of two CPUs that are nearly far enough from the others only one may be rebased.
         prop_assert!((share - fair).abs() < 0.002 + 0.02 * fair, "{share}, not {fair}: {tasks:?}");
     }
     Ok(())
@@ -24,10 +24,10 @@ fn have_their_shares(tasks: &[Task], fair: &[f64]) -> Result<(), TestCaseError> 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..Default::default() })]
 
-    /// By affinity more may want one CPU than another. There all would be as far behind the host's virtual time as one
-    /// may be, whatever they weigh, if they were placed by that.
+    /// Affinity can make one CPU more contended than another. By the host's virtual time all tasks
+    /// there would be at the lag limit, whatever they weigh.
     #[test]
-    fn weights_hold_where_more_want_a_cpu_than_elsewhere(
+    fn shares_follow_weights_where_one_cpu_is_more_contended(
         here in prop::collection::vec(WEIGHT_NICE0 / 20..4 * WEIGHT_NICE0, 1..8),
         there in prop::collection::vec(WEIGHT_NICE0 / 20..4 * WEIGHT_NICE0, 1..8),
         each in 1usize..3,
@@ -47,9 +47,9 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..Default::default() })]
 
-    /// However far they are apart, and although turns end at ticks.
+    /// However far their weights are apart, and although slices end at ticks.
     #[test]
-    fn weights_hold_among_those_that_are_pinned_to_a_cpu(
+    fn shares_follow_weights_among_pinned_tasks(
         here in prop::collection::vec(1u32..1000, 1..6),
         there in prop::collection::vec(1u32..1000, 2..12),
         overrun_ns in 0..2 * MS,
@@ -65,9 +65,9 @@ proptest! {
         have_their_shares(&tasks, &fair)?;
     }
 
-    /// Whoever comes from a CPU that more want to one that fewer want neither gains nor loses by that.
+    /// A task that moves to a less contended CPU neither gains nor loses by that.
     #[test]
-    fn who_moves_takes_along_how_far_behind_it_was(
+    fn moving_task_keeps_its_lag(
         here in 1u64 << 40..1 << 60,
         apart in -10 * SECOND as i64..10 * SECOND as i64,
         ahead in -(SECOND as i64)..SECOND as i64,
@@ -80,7 +80,7 @@ proptest! {
 }
 
 #[test]
-fn who_wakes_on_a_cpu_that_more_want_than_others_does_not_wait_for_all_of_them() {
+fn waking_task_does_not_wait_for_all_tasks_of_a_more_contended_cpu() {
     let pinned = |cpus, percent| Task { cpus, ..Task::new(WEIGHT_NICE0 / 100 * percent) };
     // Twice as many, hardly more, or few that weigh much.
     for hogs in [vec![100; 4], vec![101; 2], vec![104; 2], vec![1000, 10], vec![1000, 1000, 10]] {
@@ -92,16 +92,16 @@ fn who_wakes_on_a_cpu_that_more_want_than_others_does_not_wait_for_all_of_them()
         let share = sleeper.ran_ns as f64 / (20 * SECOND) as f64;
         // It wants 0.5 of 10.5 ms.
         assert!(share > 0.045, "{share}");
-        // Until the two CPUs are a turn apart each of the others there goes before it.
+        // Until the two CPUs are a run apart each of the other tasks there goes before it.
         let weights: u32 = tasks[2..].iter().map(|task| task.weight).sum();
-        let turn_ns = 4 * PARAMS.slice_ns * u64::from(weights) / u64::from(WEIGHT_NICE0);
+        let run_ns = 4 * PARAMS.slice_ns * u64::from(weights) / u64::from(WEIGHT_NICE0);
         let longest_ns = sleeper.longest_wait_ns;
-        assert!(longest_ns < turn_ns, "{longest_ns} ns beside {hogs:?}");
+        assert!(longest_ns < run_ns, "{longest_ns} ns beside {hogs:?}");
     }
 }
 
 #[test]
-fn whoever_is_due_a_cpu_and_more_takes_nobody_along() {
+fn task_that_is_due_more_than_a_cpu_takes_no_other_along() {
     for seed in 0..8 {
         let vcpu = |vm, weight| Task::vcpu(vm, weight, VcpuClass::Unknown);
         let mut tasks = vec![
@@ -113,7 +113,8 @@ fn whoever_is_due_a_cpu_and_more_takes_nobody_along() {
             Task::new(43_948),
         ];
         simulate(&mut tasks, 4, 10 * SECOND, 0, seed);
-        // The first two are ever further behind. Who wakes on their CPUs is not, and does not go before them for long.
+        // The first two are ever further behind. Tasks that wake on their CPUs are not, and do not
+        // go before them for long.
         let longest_ns = tasks[..2].iter().map(|task| task.longest_wait_ns).max().unwrap();
         assert!(longest_ns < 2 * PARAMS.slice_ns, "{longest_ns} ns");
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a class means, against the table of the design.
+//! Classes of vCPUs, against the table of the design.
 
 use holdfast_policy::{GuestFacts, VcpuClass, classify, preempt_count};
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ fn facts(preempt_count: u32, queued: u32, at_head: u32) -> GuestFacts {
 }
 
 #[test]
-fn follows_the_table() {
+fn class_follows_the_table() {
     use VcpuClass::{Head, Holder, Irq, Preemptible, Waiter};
     for (preempt_count, queued, at_head, class) in [
         (0, 0, 0, Preemptible),
@@ -34,7 +34,7 @@ fn follows_the_table() {
 }
 
 #[test]
-fn a_wide_count_says_the_same_by_other_bits() {
+fn wide_count_gives_the_same_classes() {
     use VcpuClass::{Holder, Irq, Preemptible};
     // PREEMPT, SOFTIRQ, HARDIRQ_DISABLE, HARDIRQ and NMI_OFFSET of Linux 7.3.
     for (word, class) in [
@@ -51,14 +51,14 @@ fn a_wide_count_says_the_same_by_other_bits() {
         assert_eq!(classify(&facts(preempt_count(word, true), 0, 0)), class, "{word:#x}");
         assert_eq!(preempt_count(word, false), word);
     }
-    // Who waits in a queue with interrupts disabled by count, and holds another lock.
+    // A vCPU in a queue; one that has disabled interrupts by count holds another lock.
     assert_eq!(classify(&facts(preempt_count(1, true), 1, 0)), VcpuClass::Waiter);
     assert_eq!(classify(&facts(preempt_count(0x1_0001, true), 1, 0)), Holder);
 }
 
 proptest! {
     #[test]
-    fn need_resched_says_nothing_about_locks(pc: u32, queued: u32, at_head: u32) {
+    fn need_resched_does_not_change_the_class(pc: u32, queued: u32, at_head: u32) {
         prop_assert_eq!(
             classify(&facts(pc | NEED_RESCHED_INVERTED, queued, at_head)),
             classify(&facts(pc & !NEED_RESCHED_INVERTED, queued, at_head))
@@ -66,14 +66,14 @@ proptest! {
     }
 
     #[test]
-    fn any_words_of_a_guest_give_a_class_that_was_read(pc: u32, queued: u32, at_head: u32) {
+    fn any_words_of_a_guest_give_a_known_class(pc: u32, queued: u32, at_head: u32) {
         let class = classify(&facts(pc, queued, at_head));
         prop_assert!(VcpuClass::ALL.contains(&class));
         prop_assert_ne!(class, VcpuClass::Unknown);
     }
 
     #[test]
-    fn a_waiter_holds_nothing(pc: u32, queued: u32, at_head: u32) {
+    fn waiter_holds_no_lock(pc: u32, queued: u32, at_head: u32) {
         if classify(&facts(pc, queued, at_head)) == VcpuClass::Waiter {
             prop_assert_eq!(pc & 0x00ff_ffff, 1);
             prop_assert!(queued > 0);
@@ -82,14 +82,14 @@ proptest! {
 }
 
 #[test]
-fn only_classes_that_siblings_wait_for_are_protected() {
+fn protects_only_classes_that_siblings_wait_for() {
     let protected: Vec<_> =
         VcpuClass::ALL.into_iter().filter(|class| class.is_protected()).collect();
     assert_eq!(protected, [VcpuClass::Holder, VcpuClass::Irq, VcpuClass::Head]);
 }
 
 #[test]
-fn an_idle_vcpu_holds_no_lock() {
+fn idle_vcpu_holds_no_lock() {
     let idle = |preempt_count| GuestFacts { preempt_count, idle: 1, ..GuestFacts::default() };
     assert_eq!(classify(&idle(1)), VcpuClass::Preemptible);
     assert_eq!(classify(&idle(2)), VcpuClass::Holder);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What grace may never do, whatever a guest claims.
+//! What grace never does, whatever a guest claims.
 
 use holdfast_policy::{
     Grace, Params, Siblings, VcpuClass, Verdict, is_worth_extending, note_class,
@@ -22,11 +22,11 @@ fn params() -> impl Strategy<Value = Params> {
 
 const ALONE: Siblings = Siblings { holder: false, next: false, queued: false, call_pending: false };
 
-/// Runs one grace to its end; the time granted and the verdict.
-fn run_grace(p: &Params, grace: &mut Grace, bank: &mut u64, class: VcpuClass) -> (u64, Verdict) {
+/// Runs one grace to its end: the time granted, and the verdict.
+fn run_grace(p: &Params, grace: &mut Grace, budget: &mut u64, class: VcpuClass) -> (u64, Verdict) {
     let mut granted = 0;
     for _ in 0..1_000 {
-        let decision = p.decide(grace, bank, class, &ALONE);
+        let decision = p.decide(grace, budget, class, &ALONE);
         match decision.verdict {
             Verdict::Extend => granted += decision.step_ns,
             verdict => return (granted, verdict),
@@ -38,49 +38,54 @@ fn run_grace(p: &Params, grace: &mut Grace, bank: &mut u64, class: VcpuClass) ->
 proptest! {
     #[test]
     fn ends_at_the_cap_for_a_guest_that_always_claims_a_lock(p in params()) {
-        let (mut grace, mut bank) = (Grace::default(), u64::MAX);
-        let (granted, verdict) = run_grace(&p, &mut grace, &mut bank, VcpuClass::Holder);
+        let (mut grace, mut budget) = (Grace::default(), u64::MAX);
+        let (granted, verdict) = run_grace(&p, &mut grace, &mut budget, VcpuClass::Holder);
         prop_assert_eq!(verdict, Verdict::Capped);
         prop_assert_eq!(granted, p.grace_max_ns);
     }
 
     #[test]
-    fn never_exceeds_what_the_vm_earned(
+    fn never_exceeds_what_the_vm_has_earned(
         p in params(),
-        turns in prop::collection::vec((class(), 0u64..10_000_000, 0usize..4), 1..200),
+        slices in prop::collection::vec((class(), 0u64..10_000_000, 0usize..4), 1..200),
     ) {
         let mut vcpus = [Grace::default(); 4];
-        let (mut bank, mut earned, mut granted) = (0u64, 0u128, 0u128);
-        for (class, ran_ns, vcpu) in turns {
-            bank = p.earn(bank, ran_ns);
-            prop_assert!(bank <= p.grace_budget_max_ns);
+        let (mut budget, mut earned, mut granted) = (0u64, 0u128, 0u128);
+        for (class, ran_ns, vcpu) in slices {
+            budget = p.earn(budget, ran_ns);
+            prop_assert!(budget <= p.grace_budget_max_ns);
             earned += u128::from(ran_ns) * u128::from(p.grace_share_permille) / 1000;
-            granted += u128::from(run_grace(&p, &mut vcpus[vcpu], &mut bank, class).0);
+            granted += u128::from(run_grace(&p, &mut vcpus[vcpu], &mut budget, class).0);
             prop_assert!(granted <= earned);
         }
     }
 
     #[test]
-    fn is_for_nobody_whom_it_does_not_help(p in params(), class in class(), s in siblings(), bank: u64) {
+    fn is_refused_where_it_does_not_help(
+        p in params(),
+        class in class(),
+        s in siblings(),
+        budget: u64,
+    ) {
         prop_assume!(!is_worth_extending(class, &s));
-        let (mut grace, mut left) = (Grace::default(), bank);
+        let (mut grace, mut left) = (Grace::default(), budget);
         let decision = p.decide(&mut grace, &mut left, class, &s);
         let waits = class.is_protected() || class == VcpuClass::Waiter;
         prop_assert_eq!(decision.verdict, if waits { Verdict::Waits } else { Verdict::Preempt });
-        prop_assert_eq!(left, bank);
+        prop_assert_eq!(left, budget);
     }
 
     #[test]
-    fn who_looks_like_a_holder_for_long_spins_for_one_that_is_preempted(p in params(), class in class()) {
+    fn ends_for_a_holder_that_spins_for_a_preempted_one(p in params(), class in class()) {
         prop_assume!(class.is_protected() && class != VcpuClass::Head);
-        let stuck = Siblings { holder: true, ..ALONE };
-        let (mut grace, mut bank, mut granted) = (Grace::default(), u64::MAX, 0);
+        let blockers = Siblings { holder: true, ..ALONE };
+        let (mut grace, mut budget, mut granted) = (Grace::default(), u64::MAX, 0);
         let verdict = loop {
-            let decision = p.decide(&mut grace, &mut bank, class, &stuck);
+            let decision = p.decide(&mut grace, &mut budget, class, &blockers);
             if decision.verdict != Verdict::Extend {
                 break decision.verdict;
             }
-            // No step is granted once it has been extended for as long as is good for a spinner.
+            // No step begins once the grace has lasted for spin_ns.
             prop_assert!(granted < p.spin_ns);
             granted += decision.step_ns;
         };
@@ -89,83 +94,91 @@ proptest! {
     }
 
     #[test]
-    fn is_released_as_soon_as_the_lock_is(p in params(), steps in 1usize..4) {
-        let (mut grace, mut bank) = (Grace::default(), u64::MAX);
+    fn ends_as_soon_as_the_lock_is_released(p in params(), steps in 1usize..4) {
+        let (mut grace, mut budget) = (Grace::default(), u64::MAX);
         for _ in 0..steps {
-            if p.decide(&mut grace, &mut bank, VcpuClass::Holder, &ALONE).verdict != Verdict::Extend {
+            let decision = p.decide(&mut grace, &mut budget, VcpuClass::Holder, &ALONE);
+            if decision.verdict != Verdict::Extend {
                 return Ok(());
             }
         }
-        let decision = p.decide(&mut grace, &mut bank, VcpuClass::Preemptible, &ALONE);
+        let decision = p.decide(&mut grace, &mut budget, VcpuClass::Preemptible, &ALONE);
         prop_assert_eq!(decision.verdict, Verdict::Release);
         prop_assert_eq!(grace.granted_ns, 0);
         prop_assert_eq!(grace.capped_streak, 0);
     }
 
-    /// The histogram of how long graces have to be is of these alone.
+    /// The histogram of how long graces have to be counts these alone.
     #[test]
-    fn only_who_is_free_counts_as_released(p in params(), class in class(), s in siblings()) {
-        let (mut grace, mut bank) = (Grace::default(), u64::MAX);
-        prop_assume!(p.decide(&mut grace, &mut bank, VcpuClass::Holder, &ALONE).verdict == Verdict::Extend);
-        let verdict = p.decide(&mut grace, &mut bank, class, &s).verdict;
+    fn counts_as_released_only_if_preemptible(p in params(), class in class(), s in siblings()) {
+        let (mut grace, mut budget) = (Grace::default(), u64::MAX);
+        let first = p.decide(&mut grace, &mut budget, VcpuClass::Holder, &ALONE);
+        prop_assume!(first.verdict == Verdict::Extend);
+        let verdict = p.decide(&mut grace, &mut budget, class, &s).verdict;
         prop_assert_eq!(verdict == Verdict::Release, class == VcpuClass::Preemptible);
     }
 
     #[test]
     fn backs_off_from_a_vcpu_whose_graces_keep_ending_at_the_cap(p in params()) {
-        let (mut grace, mut bank) = (Grace::default(), u64::MAX);
+        let (mut grace, mut budget) = (Grace::default(), u64::MAX);
         let mut granted = 0u64;
-        const TURNS: u64 = 1_000;
-        for _ in 0..TURNS {
-            granted += run_grace(&p, &mut grace, &mut bank, VcpuClass::Holder).0;
+        const SLICES: u64 = 1_000;
+        for _ in 0..SLICES {
+            granted += run_grace(&p, &mut grace, &mut budget, VcpuClass::Holder).0;
         }
-        // Without backing off it would be all turns; the streak settles at one in 65.
-        prop_assert!(granted <= p.grace_max_ns * TURNS / 20, "{granted} ns");
-        // And it is given another chance.
+        // Without back-off it would be all slices; the streak settles at one in 65.
+        prop_assert!(granted <= p.grace_max_ns * SLICES / 20, "{granted} ns");
+        // The vCPU still gets another chance.
         prop_assert!(granted > p.grace_max_ns * 3);
     }
 
     #[test]
-    fn siblings_do_not_wait_for_who_looks_like_a_holder_for_too_long(
+    fn distrusts_an_apparent_holder_after_four_slices(
         p in params(),
         start in 1u64..1 << 60,
         sights in prop::collection::vec((class(), 0u64..10_000_000), 1..100),
     ) {
         let mut grace = Grace::default();
-        let (mut cpu_ns, mut held_from) = (start, None);
+        let (mut cpu_ns, mut held_since) = (start, None);
         for (class, ran_ns) in sights {
             cpu_ns += ran_ns;
             note_class(&mut grace, class, cpu_ns);
             let holds = matches!(class, VcpuClass::Holder | VcpuClass::Irq);
-            held_from = match class {
-                VcpuClass::Unknown => held_from,
-                _ => holds.then_some(held_from.unwrap_or(cpu_ns)),
+            held_since = match class {
+                VcpuClass::Unknown => held_since,
+                _ => holds.then_some(held_since.unwrap_or(cpu_ns)),
             };
-            let is_believed = p.trusted(class, &grace, cpu_ns) == class;
-            let held_ns = held_from.map_or(0, |from| cpu_ns - from);
-            prop_assert_eq!(is_believed, !holds || held_ns <= 4 * p.slice_ns);
-            // Who is in a queue is in a queue, and whoever is seen without a lock once is believed again.
+            let is_trusted = p.trusted(class, &grace, cpu_ns) == class;
+            let held_ns = held_since.map_or(0, |from| cpu_ns - from);
+            prop_assert_eq!(is_trusted, !holds || held_ns <= 4 * p.slice_ns);
+            // Queued vCPUs are always trusted.
             prop_assert_eq!(p.trusted(VcpuClass::Head, &grace, cpu_ns), VcpuClass::Head);
             prop_assert_eq!(p.trusted(VcpuClass::Waiter, &grace, cpu_ns), VcpuClass::Waiter);
         }
     }
 
     #[test]
-    fn looks_are_few(p in params()) {
-        let (mut grace, mut bank) = (Grace::default(), u64::MAX);
-        let mut looks = 0u32;
-        while p.decide(&mut grace, &mut bank, VcpuClass::Holder, &ALONE).verdict == Verdict::Extend {
-            looks += 1;
+    fn probes_are_few(p in params()) {
+        let (mut grace, mut budget) = (Grace::default(), u64::MAX);
+        let mut probes = 0u32;
+        let mut decide = || p.decide(&mut grace, &mut budget, VcpuClass::Holder, &ALONE).verdict;
+        while decide() == Verdict::Extend {
+            probes += 1;
         }
         let doublings = (p.grace_max_ns / p.grace_step_ns).ilog2();
-        prop_assert!(looks <= doublings + 2, "{looks} looks");
+        prop_assert!(probes <= doublings + 2, "{probes} probes");
     }
 
     #[test]
-    fn is_deterministic(p in params(), classes in prop::collection::vec(class(), 1..50), bank: u64) {
+    fn is_deterministic(
+        p in params(),
+        classes in prop::collection::vec(class(), 1..50),
+        budget: u64,
+    ) {
         let run = || {
-            let (mut grace, mut bank) = (Grace::default(), bank);
-            classes.iter().map(|c| p.decide(&mut grace, &mut bank, *c, &ALONE)).collect::<Vec<_>>()
+            let (mut grace, mut left) = (Grace::default(), budget);
+            let decide = |c: &VcpuClass| p.decide(&mut grace, &mut left, *c, &ALONE);
+            classes.iter().map(decide).collect::<Vec<_>>()
         };
         prop_assert_eq!(run(), run());
     }

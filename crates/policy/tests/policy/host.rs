@@ -1,36 +1,37 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A small model of a host: CPUs with one queue, not all of which everybody may run on, tasks that run,
-//! sleep and wake, and VMs whose vCPUs claim what they like. It decides nothing: `policy.h` does, as in the scheduler.
+//! A small model of a host: CPUs with one queue, tasks that run, sleep and wake and may not run on
+//! all CPUs, and VMs with any claims of their vCPUs. All decisions are those of `policy.h`, as in
+//! the scheduler.
 
 use holdfast_policy::{
     Decision, Grace, Params, Siblings, Target, VcpuClass, Verdict, WEIGHT_NICE0, advance, charge,
     is_starving, may_rebase, note_class, swap_places, vtime_before, yield_target,
 };
 
-/// What ships.
+/// The defaults of the scheduler.
 pub(crate) const PARAMS: Params = Params::DEFAULT;
 
-/// A task, and what became of it.
+/// A task and its state.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Task {
     pub(crate) weight: u32,
     /// CPUs that it may run on: bit *i* is CPU *i*.
     pub(crate) cpus: u64,
-    /// Its VM, whose vCPUs share one bank of grace.
+    /// Its VM, whose vCPUs share one budget of grace.
     pub(crate) vm: Option<usize>,
-    /// What its guest says: one of these, drawn at each look.
+    /// Classes that its guest claims; each probe draws one.
     pub(crate) claims: Vec<VcpuClass>,
-    /// At how many looks of a hundred siblings are said to be stuck.
-    pub(crate) stuck_percent: u64,
-    /// Ends its turns early, and at the end of every other one gives its CPU to a sibling.
+    /// Probes of a hundred that find blockers.
+    pub(crate) blockers_percent: u64,
+    /// Ends its slices early, and at the end of every other one yields to a sibling.
     pub(crate) yields: bool,
-    /// For how long it runs until it sleeps.
+    /// How long it runs until it sleeps.
     pub(crate) runs_ns: u64,
-    /// For how long it sleeps; 0: never.
+    /// How long it sleeps; 0: never.
     pub(crate) sleeps_ns: u64,
-    /// How often of a hundred times it is a sibling that wakes it.
+    /// Wakeups of a hundred by a sibling.
     pub(crate) by_sibling_percent: u64,
-    /// For how much longer than a slice it runs, as turns end at ticks.
+    /// How much longer than a slice it runs, as slices end at ticks.
     pub(crate) overrun_ns: u64,
     pub(crate) ran_ns: u64,
     pub(crate) longest_wait_ns: u64,
@@ -38,10 +39,10 @@ pub(crate) struct Task {
     pub(crate) cpu: usize,
     pub(crate) state: State,
     pub(crate) vtime: u64,
-    /// What it was when it stopped.
+    /// Its class when it stopped.
     pub(crate) class: VcpuClass,
     pub(crate) grace: Grace,
-    /// CPU time of which its VM has not earned grace yet.
+    /// CPU time for which its VM has not earned grace yet.
     pub(crate) unearned_ns: u64,
     /// CPU time until it sleeps.
     pub(crate) left_ns: u64,
@@ -55,14 +56,14 @@ pub(crate) enum State {
 }
 
 impl Task {
-    /// One of no VM, that never sleeps.
+    /// A task of no VM that never sleeps.
     pub(crate) fn new(weight: u32) -> Self {
         Self {
             weight,
             cpus: u64::MAX,
             vm: None,
             claims: vec![VcpuClass::Unknown],
-            stuck_percent: 0,
+            blockers_percent: 0,
             yields: false,
             runs_ns: PARAMS.slice_ns,
             sleeps_ns: 0,
@@ -80,7 +81,7 @@ impl Task {
         }
     }
 
-    /// A vCPU that always claims the same.
+    /// A vCPU that always claims `class`.
     pub(crate) fn vcpu(vm: usize, weight: u32, class: VcpuClass) -> Self {
         Self { vm: Some(vm), claims: vec![class], ..Self::new(weight) }
     }
@@ -100,7 +101,7 @@ impl Task {
     }
 }
 
-/// Something that happened to a task.
+/// An event in the life of a task.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Event {
     pub(crate) at_ns: u64,
@@ -111,15 +112,15 @@ pub(crate) struct Event {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum What {
-    /// It comes to run.
+    /// It begins to run.
     Runs,
-    /// Its turn has ended, and it has another one.
+    /// Its slice has ended, and it has another one.
     Kept,
-    /// It is looked at, its turn or a step of its grace having ended.
-    Looked { verdict: Verdict, step_ns: u64 },
+    /// It is probed at the end of its slice or of a step of its grace.
+    Probed { verdict: Verdict, step_ns: u64 },
     /// It is preempted, or sleeps.
     Stops,
-    /// It wakes, and takes the CPU from whoever runs there.
+    /// It wakes, and preempts the running task.
     Preempts { by_sibling: bool },
 }
 
@@ -142,29 +143,29 @@ impl Random {
 #[derive(Clone, Copy)]
 struct Cpu {
     runs: Option<usize>,
-    /// Since when what runs has not been charged.
+    /// When the running task was last charged.
     since_ns: u64,
-    /// When there is something to decide.
+    /// When there is a decision to make.
     until_ns: u64,
-    /// Virtual time of those who want it, while somebody waits for it, and since when it has that.
+    /// While it is contended: virtual time of the tasks that want it, and since when it has that.
     here: Option<(u64, u64)>,
-    /// Is that not the host's?
+    /// Is that time apart from the host's?
     has_own_time: bool,
 }
 
 struct Host<'a> {
     tasks: &'a mut [Task],
     cpus: Vec<Cpu>,
-    /// The grace that each VM has saved.
+    /// The budget of each VM.
     budgets_ns: Vec<u64>,
     vtime_now: u64,
     now_ns: u64,
-    late_check_at_ns: u64,
+    starving_check_at_ns: u64,
     random: Random,
     trace: Vec<Event>,
 }
 
-/// Runs `tasks`, all of which wake at first, on so many CPUs for so long.
+/// Runs `tasks`, all of which wake at first, on `nr_cpus` CPUs for `duration_ns`.
 pub(crate) fn simulate(
     tasks: &mut [Task],
     nr_cpus: usize,
@@ -192,7 +193,7 @@ pub(crate) fn simulate(
         budgets_ns: vec![0; nr_vms],
         vtime_now: start_vtime,
         now_ns: 0,
-        late_check_at_ns: 0,
+        starving_check_at_ns: 0,
         random: Random(seed),
         trace: Vec::new(),
     };
@@ -243,7 +244,7 @@ impl Host<'_> {
         }
     }
 
-    /// Whoever is first of those who wait for `cpu`, and its key.
+    /// The first of the tasks that wait for `cpu`, and its key.
     fn first(&self, cpu: usize) -> Option<(usize, u64)> {
         let may = (0..self.tasks.len()).filter(|i| self.tasks[*i].may_run_on(cpu));
         let queued = may.filter_map(|i| Some((i, self.key(i)?)));
@@ -272,7 +273,7 @@ impl Host<'_> {
         task.vtime = PARAMS.clamp_lag(task.vtime, time, task.weight, 1);
     }
 
-    /// Whoever is furthest behind of those who want `cpu` has come to `least`.
+    /// The task furthest behind of those that want `cpu` has come to `least`.
     fn time_passes(&mut self, cpu: usize, least: u64) {
         self.vtime_now = advance(self.vtime_now, least);
         self.time_passes_here(cpu, least);
@@ -284,8 +285,8 @@ impl Host<'_> {
         }
     }
 
-    /// `first` waits for `cpu`, or nobody does.
-    fn set_wanted(&mut self, cpu: usize, first: Option<(usize, u64)>) {
+    /// `first` waits for `cpu`, or no task does.
+    fn set_contended(&mut self, cpu: usize, first: Option<(usize, u64)>) {
         let since_ns = self.cpus[cpu].here.map(|(_, since_ns)| since_ns);
         if since_ns.is_some_and(|since_ns| first.is_none() || may_rebase(self.now_ns, since_ns)) {
             let here = self.time_at(cpu);
@@ -303,7 +304,7 @@ impl Host<'_> {
         let runs = self.cpus[cpu].runs.filter(|i| vtime_before(self.tasks[*i].vtime, key));
         let least = runs.map_or(key, |i| self.tasks[i].vtime);
         self.vtime_now = advance(self.vtime_now, least);
-        // Who runs and may run elsewhere does not count here.
+        // A running task that may run elsewhere does not count here.
         let (i, least) = match runs.filter(|i| self.tasks[*i].is_pinned()) {
             Some(i) => (i, least),
             None => (i, key),
@@ -314,7 +315,7 @@ impl Host<'_> {
             PARAMS.has_own_time(self.vtime_now, least, task.weight, task.is_pinned(), had);
     }
 
-    /// Tasks of `cpu` are so much `further` from now on, and those in its own queue are queued there.
+    /// Moves the tasks of `cpu` by `further`, and the keys of those in its own queue.
     fn rebase(&mut self, cpu: usize, further: u64) {
         for task in self.tasks.iter_mut().filter(|task| task.cpu == cpu) {
             task.vtime = task.vtime.wrapping_add(further);
@@ -330,21 +331,21 @@ impl Host<'_> {
         }
     }
 
-    /// Whoever has waited for so long that it has a turn: one of `LATE_TURNS`, as in the scheduler.
-    fn late(&mut self, cpu: usize) -> Option<usize> {
+    /// A starving task, for one slice of `STARVING_SLICES` as in the scheduler.
+    fn starving(&mut self, cpu: usize) -> Option<usize> {
         let now_ns = self.now_ns;
-        let is_starving = |task: &Task| match task.state {
+        let starves = |task: &Task| match task.state {
             State::Queued { since_ns, .. } => {
                 task.may_run_on(cpu) && is_starving(now_ns - since_ns)
             }
             _ => false,
         };
-        let late =
-            self.tasks.iter().position(is_starving).filter(|_| now_ns >= self.late_check_at_ns);
-        if late.is_some() {
-            self.late_check_at_ns = now_ns + 3 * PARAMS.slice_ns;
+        let is_due = now_ns >= self.starving_check_at_ns;
+        let first = self.tasks.iter().position(starves).filter(|_| is_due);
+        if first.is_some() {
+            self.starving_check_at_ns = now_ns + 3 * PARAMS.slice_ns;
         }
-        late
+        first
     }
 
     fn wake(&mut self, i: usize) {
@@ -372,8 +373,8 @@ impl Host<'_> {
         }
     }
 
-    /// What runs on `cpu` has come to the end of its turn, of a step of its grace or of its work, or
-    /// somebody wakes who is further behind.
+    /// The running task of `cpu` has come to the end of its slice, of a step of its grace or of its
+    /// work, or a task wakes that is further behind.
     fn dispatch(&mut self, cpu: usize) {
         self.charge(cpu);
         let mut prev = self.cpus[cpu].runs;
@@ -382,17 +383,17 @@ impl Host<'_> {
             prev = None;
         }
         let first = self.first(cpu);
-        self.set_wanted(cpu, first);
+        self.set_contended(cpu, first);
         let first = first.map(|(i, _)| (i, self.key(i).expect("it waits")));
-        if let Some(late) = self.late(cpu) {
+        if let Some(starving) = self.starving(cpu) {
             if let Some(i) = prev {
                 self.preempt(cpu, i);
             }
-            return self.start(cpu, late, true);
+            return self.start(cpu, starving, true);
         }
         let mut next = first.map(|(i, _)| i);
         if let Some(i) = prev {
-            match self.end_turn(cpu, i, first.map(|(_, key)| key)) {
+            match self.end_slice(cpu, i, first.map(|(_, key)| key)) {
                 Ended::RunsOn => return,
                 Ended::GivesTo(sibling) => next = Some(sibling),
                 Ended::Preempted => {}
@@ -404,15 +405,15 @@ impl Host<'_> {
         }
     }
 
-    /// `i` would run on, but `first_key` may be that of somebody who waits.
-    fn end_turn(&mut self, cpu: usize, i: usize, first_key: Option<u64>) -> Ended {
+    /// `i` would run on; `first_key` is that of the first task that waits, if there is one.
+    fn end_slice(&mut self, cpu: usize, i: usize, first_key: Option<u64>) -> Ended {
         let mut to = match self.tasks[i].yields && self.random.percent(50) {
             true => self.waits_for(i, true),
             false => None,
         };
         if to.is_none() {
             if first_key.is_none_or(|key| !vtime_before(key, self.tasks[i].vtime)) {
-                self.next_turn(cpu, i, first_key.is_none());
+                self.renew_slice(cpu, i, first_key.is_none());
                 return Ended::RunsOn;
             }
             if self.grant_grace(cpu, i) {
@@ -426,7 +427,7 @@ impl Host<'_> {
         to.map_or(Ended::Preempted, Ended::GivesTo)
     }
 
-    /// Does `i`, whose turn has ended, run on?
+    /// Does `i`, whose slice has ended, run on?
     fn grant_grace(&mut self, cpu: usize, i: usize) -> bool {
         let Some(vm) = self.tasks[i].vm else { return false };
         let (class, siblings) = (self.claim(i), self.siblings(i));
@@ -436,15 +437,15 @@ impl Host<'_> {
         let Decision { verdict, step_ns } =
             PARAMS.decide(&mut task.grace, budget_ns, class, &siblings);
         self.cpus[cpu].until_ns = self.now_ns + step_ns.min(task.left_ns);
-        self.record(cpu, i, What::Looked { verdict, step_ns });
+        self.record(cpu, i, What::Probed { verdict, step_ns });
         verdict == Verdict::Extend
     }
 
-    /// The sibling that `i` gives its CPU to: one of those that wait, if it waits for one.
-    fn waits_for(&mut self, i: usize, named: bool) -> Option<usize> {
+    /// A sibling that `i` yields to: one that waits for a CPU, if the policy says so.
+    fn waits_for(&mut self, i: usize, candidate: bool) -> Option<usize> {
         let vm = self.tasks[i].vm?;
         let (class, siblings) = (self.claim(i), self.siblings(i));
-        if yield_target(class, &siblings, named, false) == Target::ToNone {
+        if yield_target(class, &siblings, candidate, false) == Target::ToNone {
             return None;
         }
         let waits = |i: &usize| self.tasks[*i].vm == Some(vm) && self.key(*i).is_some();
@@ -465,39 +466,39 @@ impl Host<'_> {
         true
     }
 
-    /// What the guest of `i` says now.
+    /// Draws a class that the guest of `i` claims.
     fn claim(&mut self, i: usize) -> VcpuClass {
         let claims = &self.tasks[i].claims;
         claims[self.random.below(claims.len() as u64) as usize]
     }
 
     fn siblings(&mut self, i: usize) -> Siblings {
-        if !self.random.percent(self.tasks[i].stuck_percent) {
+        if !self.random.percent(self.tasks[i].blockers_percent) {
             return Siblings::default();
         }
         let mut draw = || self.random.percent(50);
         Siblings { holder: draw(), next: draw(), queued: draw(), call_pending: draw() }
     }
 
-    /// `i` begins a turn on `cpu`.
-    fn turn(&mut self, cpu: usize, i: usize) {
+    /// `i` begins a slice on `cpu`.
+    fn begin_slice(&mut self, cpu: usize, i: usize) {
         let task = &mut self.tasks[i];
         (task.grace.granted_ns, task.grace.nr_steps) = (0, 0);
-        let turn_ns = match task.yields {
+        let slice_ns = match task.yields {
             true => self.random.below(PARAMS.slice_ns) + 1,
             false => PARAMS.slice_ns + task.overrun_ns,
         };
-        self.cpus[cpu].until_ns = self.now_ns + turn_ns.min(task.left_ns);
+        self.cpus[cpu].until_ns = self.now_ns + slice_ns.min(task.left_ns);
     }
 
-    fn next_turn(&mut self, cpu: usize, i: usize, is_alone: bool) {
+    fn renew_slice(&mut self, cpu: usize, i: usize, is_alone: bool) {
         if is_alone {
             self.clamp_lag(i);
         } else {
             self.place(i, cpu, false);
         }
         self.record(cpu, i, What::Kept);
-        self.turn(cpu, i);
+        self.begin_slice(cpu, i);
     }
 
     fn start(&mut self, cpu: usize, i: usize, is_starving: bool) {
@@ -515,7 +516,7 @@ impl Host<'_> {
         let (since_ns, until_ns) = (self.now_ns, 0);
         self.cpus[cpu] = Cpu { runs: Some(i), since_ns, until_ns, ..self.cpus[cpu] };
         self.record(cpu, i, What::Runs);
-        self.turn(cpu, i);
+        self.begin_slice(cpu, i);
     }
 
     fn preempt(&mut self, cpu: usize, i: usize) {
@@ -544,14 +545,14 @@ impl Host<'_> {
     }
 }
 
-/// How a turn ended.
+/// How a slice ended.
 enum Ended {
     RunsOn,
     Preempted,
     GivesTo(usize),
 }
 
-/// What each should have of the CPUs: by weight, but nobody more than one.
+/// The part of the CPUs that is due to each task: by weight, and at most one CPU.
 pub(crate) fn fair_shares(tasks: &[Task], nr_cpus: usize) -> Vec<f64> {
     let mut shares: Vec<Option<f64>> = vec![None; tasks.len()];
     loop {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! To whom a vCPU that spins gives its CPU.
+//! Which vCPU gets the CPU of one that spins.
 
 use holdfast_policy::{
     GuestFacts, Params, Siblings, Spin, Target, VcpuClass, classify, is_worth_extending,
@@ -10,72 +10,77 @@ use proptest::prelude::*;
 use crate::common::{class, siblings};
 
 #[test]
-fn a_waiter_runs_its_holder_and_a_caller_whom_it_called() {
+fn waiter_yields_to_its_holder_and_ipi_sender_to_its_target() {
     use Target::{ToCallPending, ToCandidate, ToHolder, ToNone};
     use VcpuClass::{Head, Holder, Irq, Preemptible, Unknown, Waiter};
     let both = Siblings { holder: true, next: false, queued: false, call_pending: true };
-    let nobody = Siblings::default();
-    for (class, siblings, named, spun_long, target) in [
+    let none = Siblings::default();
+    for (class, siblings, candidate, spun_long, target) in [
         (Waiter, both, true, false, ToHolder),
         (Head, both, false, false, ToHolder),
         (Head, Siblings { next: true, ..both }, false, false, ToCallPending),
         (Waiter, Siblings { next: true, ..both }, false, false, ToHolder),
         (Holder, both, true, false, ToCallPending),
         (Irq, both, false, false, ToCallPending),
-        (Waiter, nobody, true, false, ToNone),
-        (Waiter, nobody, true, true, ToCandidate),
-        (Holder, nobody, true, false, ToNone),
+        (Waiter, none, true, false, ToNone),
+        (Waiter, none, true, true, ToCandidate),
+        (Holder, none, true, false, ToNone),
         (Holder, Siblings { call_pending: false, ..both }, false, false, ToNone),
         (Holder, Siblings { call_pending: false, ..both }, false, true, ToHolder),
-        (Preemptible, nobody, true, false, ToCandidate),
-        (Unknown, nobody, true, false, ToCandidate),
+        (Preemptible, none, true, false, ToCandidate),
+        (Unknown, none, true, false, ToCandidate),
         (Preemptible, both, false, false, ToHolder),
-        (Preemptible, Siblings { queued: true, ..nobody }, false, false, ToNone),
-        (Preemptible, Siblings { call_pending: true, ..nobody }, false, false, ToNone),
+        (Preemptible, Siblings { queued: true, ..none }, false, false, ToNone),
+        (Preemptible, Siblings { call_pending: true, ..none }, false, false, ToNone),
     ] {
         assert_eq!(
-            yield_target(class, &siblings, named, spun_long),
+            yield_target(class, &siblings, candidate, spun_long),
             target,
-            "{class:?} {siblings:?} named {named} spun long {spun_long}"
+            "{class:?} {siblings:?} candidate {candidate} spun long {spun_long}"
         );
     }
 }
 
 proptest! {
     #[test]
-    fn the_first_look_is_never_late_nor_too_soon(random: u32, probe_ns in 20_000..100_000_000u64) {
+    fn first_probe_is_within_its_bounds(random: u32, probe_ns in 20_000..100_000_000u64) {
         let params = Params { probe_ns, ..Params::default() };
         let first = params.first_probe(random);
         prop_assert!(first <= probe_ns && first >= probe_ns / 32);
     }
 
-    /// Whatever the moment, one look of a hundred at least is within 5 % of it.
+    /// At least one probe of a hundred is within 5 % of any moment.
     #[test]
-    fn no_moment_is_left_out(probe_ns in 20_000..1_000_000u64, at in 0.0..0.99f64, first: u32) {
+    fn first_probes_reach_every_moment(
+        probe_ns in 20_000..1_000_000u64,
+        at in 0.0..0.99f64,
+        first: u32,
+    ) {
         let params = Params { probe_ns, ..Params::default() };
         let moment = probe_ns as f64 / 32f64.powf(at);
         let random = |i: u32| first.wrapping_add(i.wrapping_mul(2_654_435_761));
-        let looks = (0..10_000).map(|i| params.first_probe(random(i)) as f64);
-        let hits = looks.filter(|ns| (ns / moment - 1.0).abs() < 0.05).count();
-        // A fifth of them is in its halving: 200 to 400 are as close, some fewer at the ends.
+        let probes = (0..10_000).map(|i| params.first_probe(random(i)) as f64);
+        let hits = probes.filter(|ns| (ns / moment - 1.0).abs() < 0.05).count();
+        // A fifth of the probes is in its halving: 200 to 400 are as close, fewer at the ends.
         prop_assert!((100..500).contains(&hits), "{hits} of 10000 hit {moment} ns");
     }
 
     #[test]
-    fn who_spins_is_taken_at_its_word_after_spin_ns(
+    fn trusts_candidate_of_a_spinner_after_spin_ns(
         start in 1u64..1 << 60,
         first_gap in 1_000u64..=100_000,
         doubles: bool,
-        asked in 1u64..8,
+        candidates in 1u64..8,
     ) {
         let params = Params::DEFAULT;
         let (mut spin, mut exit_ns, mut gap) = (Spin::default(), start, first_gap);
         while exit_ns < start + 2 * params.spin_ns {
-            // KVM asks for one sibling after the other, a moment apart.
-            for moment in 0..asked {
+            // KVM tries one candidate after the other, a moment apart.
+            for moment in 0..candidates {
                 let at_ns = exit_ns + 100 * moment;
                 let long = params.spun_long(&mut spin, at_ns);
-                prop_assert_eq!(long, at_ns - start >= params.spin_ns, "{} ns after {}", at_ns - start, gap);
+                let spun_ns = at_ns - start;
+                prop_assert_eq!(long, spun_ns >= params.spin_ns, "{} ns after {}", spun_ns, gap);
             }
             exit_ns += gap;
             gap *= 1 + u64::from(doubles);
@@ -83,8 +88,11 @@ proptest! {
     }
 
     #[test]
-    fn short_spins_far_apart_are_not_a_long_one(start in 1u64..1 << 60, gaps in prop::collection::vec(300_001u64..1 << 40, 1..50)) {
-        // A vCPU that runs on for more than thrice the first window between its spins.
+    fn short_spins_far_apart_are_not_a_long_one(
+        start in 1u64..1 << 60,
+        gaps in prop::collection::vec(300_001u64..1 << 40, 1..50),
+    ) {
+        // Between its spins the vCPU runs for more than three times the first gap.
         let params = Params::DEFAULT;
         let (mut spin, mut at_ns) = (Spin::default(), start);
         prop_assert!(!params.spun_long(&mut spin, at_ns));
@@ -95,44 +103,44 @@ proptest! {
     }
 
     #[test]
-    fn who_kicks_is_free_unless_it_holds_another_lock(locks in 1u32..20, irq: bool) {
+    fn vcpu_that_kicks_is_preemptible_unless_it_holds_another_lock(locks in 1u32..20, irq: bool) {
         let count = locks | if irq { 0x1_0000 } else { 0 };
         let facts = |preempt_count| GuestFacts { preempt_count, ..GuestFacts::default() };
         let class = classify(&facts(preempt_count_after(count, 1)));
         prop_assert_eq!(class == VcpuClass::Preemptible, locks == 1 && !irq);
         prop_assert_eq!(preempt_count_after(count & !0xff, 1), count & !0xff);
-        // Preemptible, it gives its CPU to whom it kicks.
+        // A preemptible vCPU yields to the target of its kick.
         let target = yield_target(class, &Siblings::default(), true, false);
         prop_assert_eq!(target == Target::ToCandidate, class == VcpuClass::Preemptible);
     }
 
     #[test]
-    fn goes_to_nobody_who_is_not_there(c in class(), s in siblings(), named: bool, long: bool) {
-        match yield_target(c, &s, named, long) {
+    fn target_is_a_known_vcpu(c in class(), s in siblings(), candidate: bool, long: bool) {
+        match yield_target(c, &s, candidate, long) {
             Target::ToNone => {}
             Target::ToHolder => prop_assert!(s.holder),
             Target::ToCallPending => prop_assert!(s.call_pending),
-            Target::ToCandidate => prop_assert!(named),
+            Target::ToCandidate => prop_assert!(candidate),
         }
     }
 
     #[test]
-    fn a_look_leaves_who_is_next_to_waiters_that_tell_and_nothing_else(c in class(), s in siblings()) {
-        let (silent, told) = (probe_target(c, &s, false, false), probe_target(c, &s, true, false));
+    fn probe_leaves_the_next_owner_to_waiters_with_pause_exits(c in class(), s in siblings()) {
+        let (silent, seen) = (probe_target(c, &s, false, false), probe_target(c, &s, true, false));
         prop_assert_eq!(silent, yield_target(c, &s, false, false));
         let left = silent == Target::ToHolder && s.next;
-        prop_assert_eq!(told, if left { Target::ToNone } else { silent });
+        prop_assert_eq!(seen, if left { Target::ToNone } else { silent });
     }
 
     #[test]
-    fn two_heads_do_not_wait_for_one_another(s in siblings(), named: bool, long: bool) {
+    fn two_heads_do_not_wait_for_one_another(s in siblings(), candidate: bool, long: bool) {
         let others = Siblings { next: true, ..s };
-        prop_assert!(yield_target(VcpuClass::Head, &others, named, long) != Target::ToHolder);
+        prop_assert!(yield_target(VcpuClass::Head, &others, candidate, long) != Target::ToHolder);
     }
 
     #[test]
-    fn who_gives_its_cpu_away_unasked_was_not_worth_extending(c in class(), s in siblings()) {
-        // Waiters, heads and callers that are looked at while they run.
+    fn vcpu_that_a_probe_stops_is_not_worth_extending(c in class(), s in siblings()) {
+        // Waiters and IPI senders that are probed while they run.
         prop_assume!(c != VcpuClass::Head);
         if yield_target(c, &s, false, false) != Target::ToNone {
             prop_assert!(!is_worth_extending(c, &s));

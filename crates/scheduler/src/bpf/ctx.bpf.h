@@ -1,74 +1,80 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* What the scheduler remembers: of the host, of CPUs, of tasks. And its tunables and counters. */
+/* The state of the scheduler: tunables, topology, tasks, CPUs and counters. */
 #ifndef __SCX_HOLDFAST_CTX_BPF_H
 #define __SCX_HOLDFAST_CTX_BPF_H
 
-/* What all CPUs write lies away from what all of them read. */
+#include <scx/common.bpf.h>
+#include <bpf_experimental.h>
+#include "intf.h"
+#include <holdfast/kvm.bpf.h>
+#include <holdfast/vcpu.bpf.h>
+
+/* Keeps data that all CPUs write on cache lines apart from data that all of them read. */
 #define ALONE __attribute__((aligned(64)))
 
 /*
- * Tunables, set before load; see struct hf_params and the command line for what each
- * one means. Not const: policy.h takes a plain pointer, through which the compiler
- * would see the zeroes of a constant instead of what user space writes there.
+ * Tunables, set before load; struct hf_params and the command line say what each one means. Not
+ * const: policy.h takes a plain pointer, through which the compiler would see the zeroes of a
+ * constant instead of the values that user space writes there.
  */
 struct hf_params params ALONE;
 
-/* Ablations. The base scheduler alone has none of them. */
+/* Ablations. The base scheduler alone has none of these parts. */
 const volatile bool guest_knowledge = true;
 const volatile bool grace_enabled = true;
 const volatile bool resume_first_enabled = true;
 const volatile bool directed_yield_enabled = true;
 const volatile bool waiters_enabled = true;
 
-/* Topology, filled in before load. An LLC's queue has the LLC's number. */
+/* Topology, filled in before load. An LLC's DSQ has the LLC's number. */
 const volatile u32 nr_cpu_ids = 1;
 const volatile u32 nr_llcs = 1;
 const volatile u32 cpu_llc[HF_MAX_CPUS];
-/* The next CPU of the same LLC, and round again. */
+/* The next CPU of the same LLC, in a ring. */
 const volatile u32 llc_ring[HF_MAX_CPUS];
-/* The same of a core: its other threads. */
+/* The next thread of the same core, in a ring. */
 const volatile u32 core_ring[HF_MAX_CPUS];
-/* NUMA node of an LLC: a CPU without work helps those of its own node first. */
+/* NUMA node of an LLC: an idle CPU helps those of its own node first. */
 const volatile s32 llc_node[HF_MAX_LLCS];
 
-/* In place of a thread: a yield to whoever is next. */
-#define YIELD_TO_ANY (~0U)
-
-/* Virtual time of the host: what a task that has been away starts from. */
+/* Virtual time of the host: where a task starts that has been away. */
 static u64 vtime_now ALONE;
 
-/*
- * Readable vCPUs that are preempted now and stopped in a critical section or a queue. While there
- * are none, nobody is looked at between turns.
- */
+/* Preempted vCPUs that siblings may wait for. While there are none, no vCPU is probed. */
 static u32 nr_blockers ALONE;
 
-/* Queues of an LLC for tasks that may run on some of its CPUs only, by which those are: bits. */
+/* Affinity DSQs of each LLC; see base/affinity.bpf.h. */
 #define HF_AFFINITY_DSQS 16
+/* Of each LLC: bits of its affinity DSQs that were ever used. */
 static u32 llc_affinity_dsqs[HF_MAX_LLCS] ALONE;
+
+/* A preempted vCPU in its VM's list. All zero: not in it. Cleared when the vCPU runs. */
+struct listing {
+	u64 stopped_at;
+	bool listed;
+	bool blocker; /* counted in nr_blockers: stopped in a critical section or a queue */
+	bool held;    /* its class was protected, trusted or not */
+};
 
 struct task_ctx {
 	u64 vtime;	      /* by the clock of @cpu */
-	u64 charged_ns;	      /* of its CPU time: how much of it vtime is charged for */
-	u64 unearned_ns;      /* ran since its VM was last credited for it */
-	u64 ungrouped_ns;     /* ran since its groups were last charged for it */
-	u64 distrusted_until; /* it had said that it was about to sleep, and was not */
-	u64 stopped_at;	      /* when it was preempted, if it is in its VM's list */
-	u64 waits_since; /* since when it has been ready and not run, as the kernel's watchdog counts; 0: it runs or sleeps */
-	u64 queue;	 /* the queue it is in, if @queued */
-	u64 group;	 /* cgroup that it counts in while runnable; 0: none */
-	u64 affinity_dsq; /* the queue for all who may run where it may, in LLC @affinity_llc - 1 */
-	u32 affinity_llc; /* 0: not known */
-	s32 cpu;	  /* where it was placed last */
-	u32 weight;	  /* among all tasks of the host, in 1/HF_WEIGHT_SCALE */
-	u32 own_weight;	  /* what it counts in @group */
-	/* What it was taken for when it was preempted, or when a sibling woke it. */
-	enum hf_class class;
-	bool by_sibling; /* another vCPU of its VM has woken it */
-	bool held;	 /* it looked like a holder then, trusted or not */
-	bool queued;	 /* in one of our queues */
-	bool listed;	 /* as preempted, in its VM */
-	bool blocker;	 /* counted in nr_blockers: stopped in a critical section or a queue */
+	u64 charged_ns;	      /* how much of its CPU time vtime includes */
+	u64 unearned_ns;      /* CPU time for which its VM has not earned grace yet */
+	u64 ungrouped_ns;     /* CPU time that its groups are not charged for yet */
+	u64 distrusted_until; /* it went on running after it said that it was about to sleep */
+	u64 waits_since;      /* when it became ready, as the kernel's watchdog counts; 0: it runs
+				 or sleeps */
+	u64 dsq;	      /* the DSQ it is in, if @queued */
+	u64 group;	      /* cgroup that it counts in while runnable; 0: none */
+	u64 affinity_dsq;     /* its DSQ in LLC @affinity_llc - 1 */
+	u32 affinity_llc;     /* 0: not known */
+	s32 cpu;	      /* where it was placed last */
+	u32 weight;	      /* among all tasks of the host, in 1/HF_WEIGHT_SCALE */
+	u32 own_weight;	      /* that it counts with in @group */
+	enum hf_class class;  /* when it was preempted, or when a sibling woke it */
+	bool by_sibling;      /* another vCPU of its VM has woken it */
+	bool queued;	      /* in one of our DSQs */
+	struct listing listing;
 	struct hf_grace grace;
 };
 
@@ -79,42 +85,84 @@ struct {
 	__type(value, struct task_ctx);
 } task_ctxs SEC(".maps");
 
+/* Virtual time of a CPU; see base/vtime.bpf.h. */
+struct cpu_clock {
+	u64 offset;	     /* by how much the host's virtual time is ahead of this clock */
+	u64 contended_vtime; /* while @contended: virtual time of the tasks that wait */
+	u64 dispatched_at;   /* when it last chose the next task */
+	bool contended;	     /* tasks wait for this CPU */
+	bool has_own_time;   /* @contended_vtime counts; else the host's virtual time does */
+};
+
+/* The running task, from running() to stopping(). Other CPUs read it without a lock. */
+struct run_ctx {
+	u64 vtime; /* when it was last charged */
+	u64 charged_at;
+	u64 sync_at; /* when it said that it was about to sleep, and was trusted; 0: it did not */
+	struct hf_spin spin;
+	u32 weight;
+	u32 tid;       /* 0: not a task of ours; cleared by stopping() */
+	bool smt_busy; /* at the last tick */
+};
+
+enum probe_reason {
+	PROBE_NONE = 0,
+	PROBE_FOR_GRACE,    /* at the end of a step of grace */
+	PROBE_FOR_BLOCKERS, /* within a slice: the vCPU may wait for a blocker */
+};
+
+/* The next probe of the running vCPU. stop_probing() clears it when the vCPU stops. */
+struct next_probe {
+	u64 step_ns;	/* how long after the last one */
+	u64 held_since; /* start of the run of probes that found a holder; 0: the last did not */
+	u32 tid;	/* of the vCPU: the timer may fire late, for another task */
+	enum probe_reason reason;
+};
+
+enum yield_kind {
+	YIELD_NONE = 0,
+	YIELD_TO_ANY,	 /* to the task that is next */
+	YIELD_TO_THREAD, /* to thread @tid */
+};
+
+/* A yield that the running task has been promised; the end of its slice carries it out. */
+struct pending_yield {
+	enum yield_kind kind;
+	u32 tid;
+};
+
 /*
- * What other CPUs want to know of a CPU, and the timer by which it looks at the vCPU it
- * runs. Timers expire in softirq context on the CPU that armed them, so the task they
- * interrupt is the one whose guest is to be looked at.
+ * The state of one slice. begin_slice() clears all of it, for the next task in running() and for
+ * the same task in renew_slice(). After the slice stopping() and enqueue() of the task still read
+ * @after_kick and @preempting; @probe and @yield end before that.
  */
+struct slice_ctx {
+	struct next_probe probe;
+	struct pending_yield yield; /* ends with the slice, given or missed */
+	bool preempting;	    /* a waking task has asked for this CPU */
+	bool for_vcpu;		    /* and that task is a vCPU */
+	bool grace_over;	    /* a probe has ended the grace of this slice: no new one */
+	bool after_kick; /* the vCPU yields after a kick, its lock released but still counted */
+	bool migrates;	 /* the task is to go to an idle core */
+};
+
+/* How a CPU looks for starving tasks; see base/starving.bpf.h. */
+struct starving_scan {
+	u64 due_at;
+	u32 nr_slices; /* slices of other tasks that come before */
+	bool from_end; /* where the last scan began */
+};
+
+/* The timer expires in softirq context on this CPU: the task that it interrupts runs here. */
 struct cpu_ctx {
 	struct bpf_timer timer;
-	u64 vtime_offset; /* the host's virtual time is so far ahead of the clock of this CPU */
-	/* While @wanted, somebody waits for this CPU: virtual time of those who do. */
-	u64 contended_vtime;
-	u64 dispatched_at; /* when it last asked who waits */
-	u64 curr_vtime;	   /* of the running task, when it last was charged */
-	u64 curr_charged_at;
-	u64 probe_ns;	/* the step after which the running vCPU is looked at next */
-	u64 held_since; /* since when each look has found it a holder; 0: the last one did not */
-	struct hf_spin spin;
-	u64 sync_at; /* when the running task said that it was about to sleep, and was trusted; 0: it did not */
-	u64 starving_check_at;	   /* when it next looks for those who wait for ever */
-	u32 slices_until_starving; /* and how many turns of others come before */
-	u32 affinity_dsqs; /* of its LLC's queues by mask: those in which tasks may be that may run here */
-	u32 nr_seen;		/* of the queue that it goes through just now */
-	bool starving_from_end; /* where it began the last time */
-	u32 curr_weight;
-	u32 curr_tid;  /* 0: not one of ours */
-	u32 grace_tid; /* whom the timer keeps running; 0: nobody */
-	u32 probe_tid; /* whom the timer looks at; 0: nobody */
-	u32 yield_tid; /* to whom the running task gives its CPU; 0: nobody */
-	bool contended;
-	bool has_own_time; /* which is @contended_vtime; else it is the host's */
-	bool preempting;   /* a waking task has asked for this CPU */
-	bool for_vcpu;	   /* and is a vCPU */
-	bool grace_over;   /* the timer has decided: no new grace for this turn */
-	bool kick; /* the running vCPU gives its CPU to the next owner of a lock that it has released */
-	bool smt_busy;	 /* at the last tick another thread of its core was busy */
-	bool migrates;	 /* the running task is to go to an idle core */
-	bool has_pinned; /* its own queue may not be empty; written with its run queue locked */
+	struct cpu_clock clock;
+	struct run_ctx run;
+	struct slice_ctx slice;
+	struct starving_scan starving;
+	u32 affinity_dsqs; /* bits of those of its LLC that may hold tasks for this CPU */
+	u32 nr_scanned;	   /* tasks of the DSQ that it goes through at the moment */
+	bool has_pinned;   /* its own DSQ may hold tasks; written with its run queue locked */
 };
 
 struct {
@@ -162,6 +210,12 @@ static struct hf_vcpu *readable_vcpu_of(struct task_struct *p)
 	struct hf_vcpu *v = vcpu_of(p);
 
 	return v && v->epoch ? v : NULL;
+}
+
+/* A kernel thread that serves one CPU: it is short, and other tasks wait for its work. */
+static bool is_pcpu_kthread(const struct task_struct *p)
+{
+	return (p->flags & PF_KTHREAD) && p->nr_cpus_allowed == 1;
 }
 
 static u32 llc_of(s32 cpu)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* What the BPF part and the user space part of scx_holdfast share. */
+/* Types and constants of both the BPF part and the user space part of scx_holdfast. */
 #ifndef __SCX_HOLDFAST_INTF_H
 #define __SCX_HOLDFAST_INTF_H
 
@@ -25,40 +25,46 @@ typedef _Bool bool;
 
 /* Why KVM asks for a directed yield. */
 enum hf_reason {
-	HF_FOR_PAUSE = 0, /* a pause-loop exit: the vCPU spins */
-	HF_FOR_KICK =
-		1,	/* KVM_HC_KICK_CPU: it has released a paravirtual lock to one that halted */
-	HF_FOR_IPI = 2, /* KVM_HC_SCHED_YIELD: it has sent an interrupt to one that was preempted */
-	HF_FOR_OTHER = 3, /* not known: nothing is read of this vCPU */
+	HF_FOR_PAUSE = 0, /* a pause exit: the vCPU spins */
+	HF_FOR_KICK = 1,  /* KVM_HC_KICK_CPU: it has released a PV lock to a halted vCPU */
+	HF_FOR_IPI = 2,	  /* KVM_HC_SCHED_YIELD: it has sent an IPI to a preempted vCPU */
+	HF_FOR_OTHER = 3, /* not known: this vCPU cannot be read */
 };
 #define HF_NR_REASONS 4
 
 /* Indices of the counters, in the BPF map `stats` and per VM in `vm_ctxs`. */
 enum hf_stat {
-	HF_STAT_VERDICT = 0, /* + enum hf_verdict: what became of vCPUs whose turn ended */
-	HF_STAT_STOPPED =
-		HF_STAT_VERDICT + HF_NR_VERDICTS, /* + enum hf_class, stopped while runnable */
-	HF_STAT_NEED =
-		HF_STAT_STOPPED + HF_NR_CLASSES, /* + bucket: grace until the vCPU was Free */
-	HF_STAT_DIRECTED_YIELD =
-		HF_STAT_NEED + HF_NR_NEED_BUCKETS, /* + enum hf_target, and HF_NR_TARGETS
-							      for each reason: directed yields */
-	HF_STAT_PROBED = HF_STAT_DIRECTED_YIELD +
-			 HF_NR_REASONS * HF_NR_TARGETS,	   /* + enum hf_target: running vCPUs
-								  looked at between turns */
-	HF_STAT_GRACE_NS = HF_STAT_PROBED + HF_NR_TARGETS, /* grace granted */
-	HF_STAT_WAITING_NS,    /* preempted holders, heads and interrupts: time without a CPU */
-	HF_STAT_RESUMED_FIRST, /* queued ahead of their turn: preempted holders, woken owners */
-	HF_STAT_MISSED, /* CPUs given to somebody who was taken by another first, or cannot have them */
-	HF_NR_VM_STATS,				 /* those above are counted per VM as well */
-	HF_STAT_WAKEUP_PREEMPT = HF_NR_VM_STATS, /* running tasks preempted by a waking one */
-	HF_STAT_KEPT,				 /* turns that ended with nobody further behind */
-	HF_STAT_YIELD,				 /* yields without a target */
-	HF_STAT_STARVING, /* turns of those whom their weight kept waiting for too long */
+	/* + enum hf_verdict: ends of the slices and grace steps of vCPUs */
+	HF_STAT_VERDICT = 0,
+	/* + enum hf_class: vCPUs that stopped while runnable */
+	HF_STAT_STOPPED = HF_STAT_VERDICT + HF_NR_VERDICTS,
+	/* + bucket: grace until the vCPU was preemptible */
+	HF_STAT_NEED = HF_STAT_STOPPED + HF_NR_CLASSES,
+	/* + enum hf_target, and HF_NR_TARGETS for each reason */
+	HF_STAT_DIRECTED_YIELD = HF_STAT_NEED + HF_NR_NEED_BUCKETS,
+	/* + enum hf_target: probes of running vCPUs within their slices */
+	HF_STAT_PROBED = HF_STAT_DIRECTED_YIELD + HF_NR_REASONS * HF_NR_TARGETS,
+	/* grace granted */
+	HF_STAT_GRACE_NS = HF_STAT_PROBED + HF_NR_TARGETS,
+	/* preempted holders, heads and interrupts: time without a CPU */
+	HF_STAT_WAITING_NS,
+	/* resume boosts: preempted holders, woken owners of locks */
+	HF_STAT_RESUMED_FIRST,
+	/* yields whose target another CPU took first, or may not have the CPU */
+	HF_STAT_MISSED,
+	HF_NR_VM_STATS, /* those above are counted per VM as well */
+	/* running tasks preempted by a waking one */
+	HF_STAT_WAKEUP_PREEMPT = HF_NR_VM_STATS,
+	/* slices renewed, because no waiting task was further behind */
+	HF_STAT_KEPT,
+	/* yields without a target */
+	HF_STAT_YIELD,
+	/* slices of starving tasks */
+	HF_STAT_STARVING,
 	HF_NR_STATS,
 };
 
-/* A preempted vCPU: where its siblings find what it waits for, or makes them wait for. */
+/* A preempted vCPU: where its siblings find its lock queue and its pending calls. */
 struct hf_waiting {
 	u32 tid;
 	u32 pad;
@@ -73,9 +79,9 @@ struct hf_waiting {
 #define HF_VM_SLOTS 64
 
 /*
- * The preempted vCPUs of a VM. The maps of slots are changed by atomic operations only; a
- * slot that two vCPUs share tells of the one that came last, and what is lost with the
- * other is an optimisation.
+ * The preempted vCPUs of a VM. The maps of slots are changed by atomic operations only. A
+ * slot that two vCPUs share describes the later one; the loss of the other one costs an
+ * optimisation.
  */
 struct hf_preempted {
 	u64 waiting; /* slots of vCPUs that are preempted */
@@ -88,13 +94,13 @@ struct hf_preempted {
 /* A VM, keyed by the address of its struct kvm. */
 struct hf_vm_ctx {
 #ifdef __VMLINUX_H__
-	struct bpf_spin_lock lock; /* makes a grant atomic: what is granted was earned */
+	struct bpf_spin_lock lock; /* makes a grant atomic: the VM has earned what it is granted */
 #else
 	u32 lock;
 #endif
 	u32 pad;
-	u64 budget_ns; /* grace saved */
-	u64 pause_exit_at; /* when one in the queue of a paravirtual lock last left the guest, spinning */
+	u64 budget_ns;	   /* grace left */
+	u64 pause_exit_at; /* when a waiter for a PV lock last had a pause exit */
 	struct hf_preempted preempted;
 	u64 counts[HF_NR_VM_STATS];
 };

@@ -1,11 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * What the vCPUs of a VM should know of one another: who is preempted, and who of those
- * makes others wait. A vCPU is listed when it is preempted and leaves the list when it
- * runs, by atomic operations on words of its VM.
+ * What the vCPUs of a VM know of one another: which are preempted, and which of those are blockers.
+ * A vCPU is listed when it is preempted and leaves the list when it runs, by atomic operations on
+ * words of its VM.
+ *
+ * Interface: vm_ctx_of() and vm_stat_add() for a VM; list_stopped(), list_woken() and resumed() for
+ * a vCPU that stops and runs; has_blockers(), find_blockers() and target_tid() for a vCPU that
+ * waits; end_class() and note_waker() for its class.
  */
 #ifndef __SCX_HOLDFAST_SIBLINGS_BPF_H
 #define __SCX_HOLDFAST_SIBLINGS_BPF_H
+
+#include "../ctx.bpf.h"
+#include "../base/affinity.bpf.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -15,7 +22,7 @@ struct {
 	__type(value, struct hf_vm_ctx);
 } vm_ctxs SEC(".maps");
 
-/* What a new VM begins with: zeroes, and no lock in them that must not be copied. */
+/* The state of a new VM: zeroes, without the lock, which must not be copied. */
 struct fresh_vm {
 	u64 words[sizeof(struct hf_vm_ctx) / sizeof(u64)];
 };
@@ -28,15 +35,15 @@ struct {
 } fresh_vms SEC(".maps");
 
 /*
- * How far apart two places of a guest's memory are at most, if it has less than that. Nothing else is within a
- * terabyte of where its direct map begins (arch/x86/mm/kaslr.c).
+ * The most that two places of a guest's memory are apart, for a guest with less memory than that.
+ * Nothing else is within a terabyte of the start of its direct map (arch/x86/mm/kaslr.c).
  */
 #define HF_GUEST_MEMORY_SPAN (512LL << 30)
 
 /*
- * Has a vCPU a call pending that its caller spins on? Only the newest entry of the queue
- * is looked at. One that lies outside of the guest's direct map is on the stack of its caller,
- * which waits for it. In another slot than per-CPU areas, above 4 GiB or below, are wakeups.
+ * Has a vCPU a call pending for which the IPI sender spins? Only the newest entry of its queue is
+ * read. An entry outside of the guest's direct map is on the stack of the IPI sender, which waits
+ * for it. Entries in another slot than per-CPU areas, above 4 GiB or below, are wakeups.
  */
 static bool has_call_pending(u64 call_queue_hva, u64 direct_map_hva, u64 slot_hva, u64 slot_len)
 {
@@ -51,7 +58,7 @@ static bool has_call_pending(u64 call_queue_hva, u64 direct_map_hva, u64 slot_hv
 	offset = hva - slot_hva;
 	if (offset >= HF_GUEST_MEMORY_SPAN || offset <= -HF_GUEST_MEMORY_SPAN)
 		return true;
-	/* None that the guest made ends beyond its memory. */
+	/* No entry that the guest made ends beyond its memory. */
 	if (offset < 0 || slot_len < sizeof(call) || (u64)offset > slot_len - sizeof(call))
 		return false;
 	if (bpf_probe_read_user(&call, sizeof(call), (void *)hva))
@@ -60,8 +67,8 @@ static bool has_call_pending(u64 call_queue_hva, u64 direct_map_hva, u64 slot_hv
 }
 
 /*
- * What a vCPU whose thread is current should be taken for at the end of its turn: one that
- * a sibling spins for, because an interrupt is on its way to it, is as good as serving that.
+ * The class of a vCPU, whose thread is current, for the end of its slice: a vCPU that an IPI sender
+ * spins for is as good as serving the interrupt.
  */
 static enum hf_class end_class(const struct hf_vcpu *v, enum hf_class class)
 {
@@ -71,10 +78,10 @@ static enum hf_class end_class(const struct hf_vcpu *v, enum hf_class class)
 	return class;
 }
 
-/* How many preempted siblings are looked at in one go. */
+/* How many preempted siblings one search reads. */
 #define SIBLING_SCAN 8
 
-/* The VM of a vCPU; NULL if there is none, or no room for one more. */
+/* The VM of a vCPU; NULL if it has none, or there is no room for one more. */
 static struct hf_vm_ctx *vm_ctx_of(const struct hf_vcpu *v)
 {
 	struct hf_vm_ctx *vm;
@@ -82,7 +89,7 @@ static struct hf_vm_ctx *vm_ctx_of(const struct hf_vcpu *v)
 	u32 key = 0;
 	u64 kvm;
 
-	/* Of a vCPU that is new, and was not read from KVM yet, nothing is known. */
+	/* A new vCPU may not have been read from KVM yet. */
 	if (!v || !v->kvm)
 		return NULL;
 	kvm = v->kvm;
@@ -106,7 +113,7 @@ static void vm_stat_add(struct hf_vm_ctx *vm, u32 idx, u64 n)
 		__sync_fetch_and_add(count, n);
 }
 
-/* Is a vCPU of it preempted that others may be waiting for? */
+/* Has the VM a blocker? */
 static bool has_blockers(const struct hf_vm_ctx *vm)
 {
 	return vm && READ_ONCE(vm->preempted.waiting) &
@@ -119,7 +126,7 @@ static u32 slot_of(const struct hf_vcpu *v)
 	return v->vcpu_idx % HF_VM_SLOTS;
 }
 
-/* Nothing is known any more of why others may wait for whoever is in these slots. */
+/* Forgets why siblings may wait for the vCPUs in these slots. */
 static void forget_why(struct hf_preempted *list, u64 slots)
 {
 	__sync_fetch_and_and(&list->holders, ~slots);
@@ -134,7 +141,7 @@ static void list_preempted(struct hf_preempted *list, const struct hf_vcpu *v, e
 
 	if (!w)
 		return;
-	/* Of another vCPU in this slot, or of this one by who looked while it came to run. */
+	/* From another vCPU in this slot, or from a search that ran while this one resumed. */
 	forget_why(list, 1ULL << slot);
 	w->tid = v->tid;
 	w->qnode_hva = v->qnode_hva;
@@ -163,8 +170,8 @@ static void unlist_preempted(struct hf_preempted *list, const struct hf_vcpu *v)
 }
 
 /*
- * Takes one slot out of @slots, the first from @from on, round and round. Few are looked at in one go:
- * all come to be if every go begins elsewhere.
+ * Takes one slot out of @slots: the first from @from on, in a ring. A search reads few slots, and
+ * reaches all of them if each search begins elsewhere.
  */
 static u32 take_slot(u64 *slots, u32 from)
 {
@@ -175,7 +182,7 @@ static u32 take_slot(u64 *slots, u32 from)
 	return slot;
 }
 
-/* Does thread @tid wait in one of our queues, from which @cpu may take it? */
+/* Does thread @tid wait in one of our DSQs, from which @cpu may take it? */
 static bool can_take(u32 tid, s32 cpu)
 {
 	struct task_struct *p = bpf_task_from_pid(tid);
@@ -194,8 +201,8 @@ static bool can_take(u32 tid, s32 cpu)
 }
 
 /*
- * Has a vCPU that was preempted in a queue been handed its lock since? Then it is the
- * holder for whom the others wait. Returns its thread.
+ * The thread of a vCPU that was preempted in a lock's queue and was handed the lock since; 0: none.
+ * It is the holder that the others in the queue wait for.
  */
 static u32 find_owner(struct hf_preempted *list, u32 from)
 {
@@ -223,8 +230,8 @@ static u32 find_owner(struct hf_preempted *list, u32 from)
 }
 
 /*
- * A preempted vCPU that others wait for in a lock's queue, one that is @next if there is no
- * other; 0: none known. One that @cpu can take comes before those that it cannot.
+ * The thread of a preempted holder, or of a vCPU that is only @next if there is none; 0: no such
+ * vCPU. One that @cpu can take comes before others.
  */
 static u32 find_holder(struct hf_preempted *list, u32 from, s32 cpu, bool *next)
 {
@@ -252,7 +259,7 @@ static u32 find_holder(struct hf_preempted *list, u32 from, s32 cpu, bool *next)
 	return tid;
 }
 
-/* A preempted vCPU with a call pending that somebody spins on; 0: none known. */
+/* The thread of a preempted vCPU with a call pending that its sender spins for; 0: none. */
 static u32 find_call_pending(struct hf_preempted *list, u32 from)
 {
 	u64 waiting = list->waiting;
@@ -271,7 +278,7 @@ static u32 find_call_pending(struct hf_preempted *list, u32 from)
 	return 0;
 }
 
-/* What there is to know of the preempted siblings of a vCPU whose thread is current. */
+/* The preempted siblings that a vCPU, whose thread is current, may wait for. */
 struct blockers {
 	struct hf_siblings siblings;
 	u32 holder_tid;
@@ -279,9 +286,9 @@ struct blockers {
 };
 
 /*
- * Finds who of the preempted vCPUs in @list one of @class may be waiting for. Not static, as
- * nothing is that has a loop and is called from more than one place: the verifier goes through it
- * once, by itself, and not again for each state that a caller can be in.
+ * Finds the blockers in @list that a vCPU of @class may wait for. Not static, like all functions
+ * with a loop and more than one caller: the verifier goes through it once, by itself, and not again
+ * for each state that a caller can be in.
  */
 __noinline int find_blockers(struct hf_preempted *list __arg_nonnull, u32 class,
 			     struct blockers *s __arg_nonnull)
@@ -292,7 +299,7 @@ __noinline int find_blockers(struct hf_preempted *list __arg_nonnull, u32 class,
 	__builtin_memset(s, 0, sizeof(*s));
 	if (class == HF_UNKNOWN || !list->waiting)
 		return 0;
-	/* Who is Free waits for no call. */
+	/* A preemptible vCPU waits for no call. */
 	if (class != HF_PREEMPTIBLE)
 		s->call_pending_tid = find_call_pending(list, from);
 	s->holder_tid = find_holder(list, from, cpu, &s->siblings.next);
@@ -302,14 +309,13 @@ __noinline int find_blockers(struct hf_preempted *list __arg_nonnull, u32 class,
 	return 0;
 }
 
-/* How long it counts that one waiter told: where there is contention, many do in this time. */
+/* How long a pause exit of a waiter counts: where locks are contended, many come in this time. */
 #define PAUSE_EXITS_SEEN_NS (1000ULL * 1000 * 1000)
 
 /*
- * A vCPU has left its guest because it spun. One in the queue of a paravirtual lock does so
- * again and again, and halts in the end: who is next in the queue need not be looked for.
- * Waiters for native locks only spin, and where theirs is stuck exits alone do not tell.
- * CPU 0 looks the same in both.
+ * A vCPU has a pause exit. A waiter for a PV lock has many of them, and halts in the end: probes
+ * need not look for the next owner of its lock. Waiters for native locks only spin, and if the next
+ * owner is a blocker their exits alone do not help. CPU 0 looks the same in both.
  */
 static void note_pause_exit(struct hf_vm_ctx *vm, const struct hf_vcpu *v, enum hf_class class,
 			    u64 now)
@@ -328,6 +334,7 @@ static bool pause_exits_seen(const struct hf_vm_ctx *vm, u64 now)
 	return time_delta(now, vm->pause_exit_at) < PAUSE_EXITS_SEEN_NS;
 }
 
+/* The thread that a yield to @target goes to; 0: none. */
 static u32 target_tid(const struct blockers *s, enum hf_target target, u32 candidate_tid)
 {
 	switch (target) {
@@ -340,6 +347,83 @@ static u32 target_tid(const struct blockers *s, enum hf_target target, u32 candi
 	default:
 		return 0;
 	}
+}
+
+/*
+ * Lists @p, whose thread is current, as preempted with @class. A guest may claim a call for ever,
+ * as it may claim a lock: both count only while they are trusted.
+ */
+static void list_stopped(struct task_struct *p, struct hf_vcpu *v, struct task_ctx *tctx,
+			 enum hf_class class, u64 now)
+{
+	struct hf_vm_ctx *vm = vm_ctx_of(v);
+	struct listing *l = &tctx->listing;
+	enum hf_class ended = end_class(v, class);
+
+	hf_note_class(&tctx->grace, ended, p->se.sum_exec_runtime);
+	tctx->class = hf_trusted(ended, &tctx->grace, p->se.sum_exec_runtime, &params);
+	if (!vm)
+		return;
+	vm_stat_add(vm, HF_STAT_STOPPED + class, 1);
+	l->stopped_at = now;
+	l->held = hf_is_protected(class) || hf_is_protected(tctx->class);
+	l->listed = true;
+	l->blocker = hf_is_protected(tctx->class) || tctx->class == HF_WAITER;
+	if (l->blocker)
+		__sync_fetch_and_add(&nr_blockers, 1);
+	list_preempted(&vm->preempted, v, tctx->class);
+}
+
+/*
+ * Lists a vCPU that wakes and has to wait for a CPU: an IPI sender may spin until it runs. It holds
+ * nothing that siblings wait for, as it halted.
+ */
+static void list_woken(struct task_struct *p, struct task_ctx *tctx)
+{
+	struct hf_vcpu *v = readable_vcpu_of(p);
+	struct hf_vm_ctx *vm = vm_ctx_of(v);
+
+	if (!vm || tctx->listing.listed)
+		return;
+	tctx->listing.held = false;
+	tctx->listing.listed = true;
+	list_preempted(&vm->preempted, v, HF_UNKNOWN);
+}
+
+/* A listed vCPU runs again, or is not waited for any longer. */
+static void resumed(struct task_struct *p, struct task_ctx *tctx, u64 now)
+{
+	struct listing was = tctx->listing;
+	struct hf_vcpu *v = vcpu_of(p);
+	struct hf_vm_ctx *vm = vm_ctx_of(v);
+
+	tctx->listing = (struct listing){};
+	if (was.blocker)
+		__sync_fetch_and_sub(&nr_blockers, 1);
+	if (!vm)
+		return;
+	unlist_preempted(&vm->preempted, v);
+	if (was.held)
+		vm_stat_add(vm, HF_STAT_WAITING_NS, time_delta(now, was.stopped_at));
+}
+
+/*
+ * Remembers whether a vCPU that wakes, and finds no idle CPU, was woken by a sibling, and its class
+ * then. A task that a timer or a device interrupts is no waker. Neither is one to which a CPU of
+ * another LLC has passed a wakeup on. Both are in interrupt context.
+ */
+static void note_waker(struct task_struct *p, struct task_ctx *tctx)
+{
+	struct hf_vcpu *v = readable_vcpu_of(p), *waker;
+
+	if (!v || !bpf_in_task())
+		return;
+	waker = vcpu_of(bpf_get_current_task_btf());
+	if (!waker || waker == v || waker->kvm != v->kvm)
+		return;
+	tctx->by_sibling = true;
+	/* Their VMM is one process: the guest's memory can be read here. */
+	tctx->class = end_class(v, hf_read_class(v));
 }
 
 #endif /* __SCX_HOLDFAST_SIBLINGS_BPF_H */

@@ -1,31 +1,38 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* CPUs that idle, and cores: who may have one, and who leaves a core that is shared for one. */
+/*
+ * Idle CPUs and idle cores. Interface: pick_idle_cpu() and pick_idle_core() claim a CPU for a task
+ * that has none; should_migrate() and migrate_to_idle_core() move a task off a core whose SMT
+ * sibling is busy; kick_if_others_wait() wakes a CPU that idles although tasks wait.
+ */
 #ifndef __SCX_HOLDFAST_IDLE_BPF_H
 #define __SCX_HOLDFAST_IDLE_BPF_H
 
-/* How many threads of a core a task may go to that has to leave one. */
+#include "../ctx.bpf.h"
+#include "affinity.bpf.h"
+
+/* How many threads of its core a task that was preempted tries. */
 #define CORE_SCAN_CPUS 8
 
-/* How many CPUs of its LLC are looked at for an idle core. */
+/* How many CPUs of its LLC are searched for an idle core. */
 #define LLC_SCAN_CPUS 64
 
-/* An idle CPU for @p, claimed; -1 if there is none. */
+/* Claims an idle CPU for @p; -1 if there is none. */
 static s32 pick_idle_cpu(struct task_struct *p, u64 flags)
 {
 	s32 here = scx_bpf_task_cpu(p);
 
 	if (is_migration_disabled(p))
 		return scx_bpf_test_and_clear_cpu_idle(here) ? here : -1;
-	/* v6.16: before, any that it may run on. */
+	/* Since v6.16, near its CPU; in older kernels any that it may run on. */
 	if (__COMPAT_HAS_scx_bpf_select_cpu_and)
 		return scx_bpf_select_cpu_and(p, here, 0, p->cpus_ptr, flags);
 	return scx_bpf_pick_idle_cpu(p->cpus_ptr, flags);
 }
 
 /*
- * The same for one that may have run until now, and only where it is as well off: in a whole idle core, or
- * in its own when whoever took its CPU has gone. The other thread of a core that is busy
- * would be shared for good. Without SMT every idle CPU is a whole core.
+ * Claims an idle CPU for a task that may have run until this moment, and only where it is as well
+ * off: in a whole idle core, or in its own once the task that took its CPU is gone. With a busy SMT
+ * sibling it would share a core for good. Without SMT every idle CPU is a whole core.
  */
 static s32 pick_idle_core(struct task_struct *p)
 {
@@ -48,8 +55,8 @@ static s32 pick_idle_core(struct task_struct *p)
 }
 
 /*
- * A CPU of a whole idle core in @cpu's LLC that @p may run on; -1 if there is none. Not one further away, where
- * its memory and what it shares with siblings are not.
+ * A CPU of a whole idle core in @cpu's LLC that @p may run on; -1 if there is none. Not one further
+ * away, as its memory and the cache that it shares with siblings are here.
  */
 static s32 find_idle_core(const struct task_struct *p, s32 cpu)
 {
@@ -69,7 +76,7 @@ static s32 find_idle_core(const struct task_struct *p, s32 cpu)
 	return found;
 }
 
-/* Is another thread of @cpu's core busy? Of more than two the next one is looked at. */
+/* Is the SMT sibling of @cpu busy? In cores with more than two threads, the next one. */
 static bool is_smt_busy(s32 cpu)
 {
 	s32 other = next_in_core(cpu);
@@ -85,23 +92,23 @@ static bool is_smt_busy(s32 cpu)
 }
 
 /*
- * A tick finds @p alone on @cpu. Is the core shared, as it was at the last one, and another core idle that
- * @p may have? Then it is to go there: it came here when there was none.
+ * A tick finds @p alone on @cpu. Does it migrate to an idle core? Yes, if its SMT sibling is busy,
+ * as it was at the last tick, and a whole core is idle by now that @p may have.
  */
 static bool should_migrate(const struct task_struct *p, s32 cpu, struct cpu_ctx *cctx)
 {
-	bool was_busy = cctx->smt_busy;
+	bool was_busy = cctx->run.smt_busy;
 
 	if (p->nr_cpus_allowed == 1)
 		return false;
-	cctx->smt_busy = is_smt_busy(cpu);
-	return cctx->smt_busy && was_busy && !is_migration_disabled(p) &&
+	cctx->run.smt_busy = is_smt_busy(cpu);
+	return cctx->run.smt_busy && was_busy && !is_migration_disabled(p) &&
 	       find_idle_core(p, cpu) >= 0;
 }
 
 /*
- * @p, which is alone on its CPU, was not kept there: it goes to the idle core that is to be had, or on where it
- * was if that is gone. This CPU idles next, and would not look for work again by itself.
+ * Sends @p, which is alone on its CPU and left it, to an idle core, or back if there is none any
+ * longer. Its CPU idles next, and would not look for work again by itself.
  */
 static void migrate_to_idle_core(struct task_struct *p, u64 enq_flags)
 {
@@ -114,18 +121,15 @@ static void migrate_to_idle_core(struct task_struct *p, u64 enq_flags)
 }
 
 /*
- * @cpu is idle. A task that was queued after @cpu last looked for one found no idle CPU, and
- * would wait for the end of a slice. Since v6.16 the kernel marks @cpu idle before this call, so that
+ * @cpu is idle. A task that was queued after @cpu last looked for one found no idle CPU, and would
+ * wait for the end of a slice. Since v6.16 the kernel marks @cpu idle before this call, so that
  * either the task finds the mark or this call finds the task. Older kernels mark it afterwards: a
- * task that is queued in between waits until a CPU next looks into its queue.
+ * task that is queued in between waits until a CPU next looks into its DSQ.
  */
-void BPF_STRUCT_OPS(holdfast_update_idle, s32 cpu, bool idle)
+static void kick_if_others_wait(s32 cpu)
 {
-	struct cpu_ctx *cctx;
+	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
 
-	if (!idle)
-		return;
-	cctx = cpu_ctx_of(cpu);
 	if (cctx && others_wait(cpu, cctx))
 		scx_bpf_kick_cpu(cpu, 0);
 }

@@ -1,29 +1,34 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Weights of cgroups, flattened: what a task weighs among all tasks of the host is its
- * part of its group, times the group's part of the group above, and so on. Parts are of
- * what is active, as in the kernel's own group scheduling. Tasks outside of groups, which
- * is all of them on a host without the cpu controller, cost nothing here.
+ * Weights of cgroups, flattened: the weight of a task among all tasks of the host is its part of
+ * its group, times the group's part of the group above, and so on. Parts are of the active members,
+ * as in the kernel's own group scheduling. Tasks outside of groups, which on a host without the cpu
+ * controller are all of them, cost nothing here.
+ *
+ * Interface: group_of(), group_enter() and group_leave() of tasks, weight_of(), charge_groups() and
+ * place_in_groups() for virtual time, add_group() and the functions below it for cgroups.
  */
 #ifndef __SCX_HOLDFAST_GROUPS_BPF_H
 #define __SCX_HOLDFAST_GROUPS_BPF_H
+
+#include "../ctx.bpf.h"
 
 #define MAX_GROUPS	(1 << 16)
 #define MAX_GROUP_DEPTH 16
 
 struct group {
-	u64 parent; /* cgroup id; 0: none that counts */
-	u64 total;  /* weights of its active members, tasks and groups */
-	u64 active; /* how many those are; above ACTIVE_BITS what it counts in its parent's total */
-	u64 vtime;  /* its virtual time, charged for what its members run */
-	u32 weight; /* cpu.weight, or that of an idle one */
-	u32 cpu_weight; /* what it weighs when it is not idle: the last that was told */
+	u64 parent;	/* cgroup id; 0: none that counts */
+	u64 total;	/* weights of its active members, tasks and groups */
+	u64 active;	/* their number; above ACTIVE_BITS its weight in its parent's total */
+	u64 vtime;	/* charged for the CPU time of its members */
+	u32 weight;	/* cpu.weight, or that of an idle group */
+	u32 cpu_weight; /* its weight when it is not idle: the kernel's last value */
 };
 
 /* Of a group with cpu.idle. */
 #define GROUP_WEIGHT_IDLE 1
 
-/* Both change in one step: whoever comes first and whoever leaves last must not mix them up. */
+/* Number and weight change in one step: the first and the last member must not mix them up. */
 #define ACTIVE_BITS  32
 #define ACTIVE_TRIES 1024
 
@@ -38,7 +43,7 @@ struct {
 /* While there is none, no task is looked up. */
 static u32 nr_groups;
 
-/* Levels below have no weight of their own: who is there is a member of the last group that has. */
+/* Deeper levels have no weight of their own: their tasks are members of the last that has. */
 static bool is_too_deep(const struct cgroup *cgrp)
 {
 	return cgrp->level > MAX_GROUP_DEPTH;
@@ -61,8 +66,8 @@ static u64 group_of(struct cgroup *cgrp)
 }
 
 /*
- * A member comes or goes. What the group counts in its parent's total if that begins or ends
- * with it, else 0.
+ * A member comes or goes. Returns the group's weight in its parent's total if the group becomes
+ * active or inactive by that, else 0.
  */
 static u32 count_active(struct group *g, bool comes)
 {
@@ -101,7 +106,7 @@ static void group_count(u64 id, u32 weight, bool active)
 	}
 }
 
-/* What @weight of a member of group @id is worth among all tasks of the host. */
+/* The weight among all tasks of the host of a member with @weight in group @id. */
 __noinline u32 weight_in_groups(u32 weight, u64 id)
 {
 	int i;
@@ -118,8 +123,8 @@ __noinline u32 weight_in_groups(u32 weight, u64 id)
 }
 
 /*
- * A member that counts @own in group @id and @weight among all tasks of the host ran: so did its
- * groups. Returns nothing of use: before Linux 7 the verifier wants a number from every global
+ * Charges the groups of a member for its CPU time. The member has weight @own in group @id and
+ * @weight among all tasks. Returns 0: before Linux 7 the verifier wants a number from every global
  * function.
  */
 __noinline int charge_groups(u64 id, u32 own, u32 weight, u64 ran_ns)
@@ -130,23 +135,23 @@ __noinline int charge_groups(u64 id, u32 own, u32 weight, u64 ran_ns)
 
 	bpf_for (i, 0, MAX_GROUP_DEPTH) {
 		struct group *g = bpf_map_lookup_elem(&groups, &id);
-		u64 served, placed;
+		u64 vtime, placed;
 
 		if (!g || !own)
 			break;
 		among_all = hf_weight_among_all(g->total, own, among_all);
-		served = hf_scale_by_weight(ran_ns, among_all);
-		served += __sync_fetch_and_add(&g->vtime, served);
-		placed = hf_place_group(served, now, weight, &params);
-		if (placed != served)
-			__sync_val_compare_and_swap(&g->vtime, served, placed);
+		vtime = hf_scale_by_weight(ran_ns, among_all);
+		vtime += __sync_fetch_and_add(&g->vtime, vtime);
+		placed = hf_place_group(vtime, now, weight, &params);
+		if (placed != vtime)
+			__sync_val_compare_and_swap(&g->vtime, vtime, placed);
 		own = g->weight;
 		id = g->parent;
 	}
 	return 0;
 }
 
-/* Where a member goes that would go to @vtime, and counts @own in group @id and @weight among all tasks. */
+/* Bounds @vtime of a member with weight @own in group @id and @weight among all tasks. */
 __noinline u64 place_in_groups(u64 vtime, u64 id, u32 own, u32 weight, bool slept)
 {
 	u32 among_all = weight;
@@ -173,7 +178,8 @@ static u32 weight_of(struct task_struct *p, const struct task_ctx *tctx)
 	return tctx->group ? weight_in_groups(weight, tctx->group) : weight;
 }
 
-void BPF_STRUCT_OPS(holdfast_runnable, struct task_struct *p, u64 enq_flags)
+/* A task of a group starts to want to run. */
+static void group_enter(struct task_struct *p)
 {
 	struct task_ctx *tctx;
 
@@ -186,7 +192,8 @@ void BPF_STRUCT_OPS(holdfast_runnable, struct task_struct *p, u64 enq_flags)
 	group_count(tctx->group, tctx->own_weight, true);
 }
 
-void BPF_STRUCT_OPS(holdfast_quiescent, struct task_struct *p, u64 deq_flags)
+/* It stops wanting to run. */
+static void group_leave(struct task_struct *p)
 {
 	struct task_ctx *tctx;
 
@@ -208,11 +215,10 @@ static bool is_idle_group(const struct cgroup *cgrp)
 	return tg && BPF_CORE_READ(tg, idle);
 }
 
-s32 BPF_STRUCT_OPS_SLEEPABLE(holdfast_cgroup_init, struct cgroup *cgrp,
-			     struct scx_cgroup_init_args *args)
+static s32 add_group(struct cgroup *cgrp, u32 weight)
 {
 	u64 id = group_of(cgrp);
-	struct group fresh = { .weight = args->weight, .cpu_weight = args->weight };
+	struct group fresh = { .weight = weight, .cpu_weight = weight };
 	struct cgroup *parent;
 	int err;
 
@@ -231,7 +237,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(holdfast_cgroup_init, struct cgroup *cgrp,
 	return err;
 }
 
-void BPF_STRUCT_OPS_SLEEPABLE(holdfast_cgroup_exit, struct cgroup *cgrp)
+static void remove_group(struct cgroup *cgrp)
 {
 	u64 id = group_of(cgrp);
 	struct group *g = bpf_map_lookup_elem(&groups, &id);
@@ -239,22 +245,12 @@ void BPF_STRUCT_OPS_SLEEPABLE(holdfast_cgroup_exit, struct cgroup *cgrp)
 
 	if (!g || is_too_deep(cgrp))
 		return;
-	/* Before Linux 6.19 a task that ends has left its group, which may be gone before the task sleeps for good. */
+	/* Before Linux 6.19 a group may be gone before the last of its tasks sleeps for good. */
 	counted = __sync_lock_test_and_set(&g->active, 0) >> ACTIVE_BITS;
 	if (counted)
 		group_count(g->parent, counted, false);
 	if (!bpf_map_delete_elem(&groups, &id))
 		__sync_fetch_and_add(&nr_groups, -1);
-}
-
-/* The task is dequeued while it moves, so it counts nowhere. */
-void BPF_STRUCT_OPS(holdfast_cgroup_move, struct task_struct *p, struct cgroup *from,
-		    struct cgroup *to)
-{
-	struct task_ctx *tctx = task_ctx_of(p);
-
-	if (tctx)
-		tctx->group = group_of(to);
 }
 
 static void weigh_group(struct group *g, u32 weight)
@@ -268,7 +264,7 @@ static void weigh_group(struct group *g, u32 weight)
 	bpf_for (i, 0, ACTIVE_TRIES) {
 		old = READ_ONCE(g->active);
 		counted = old >> ACTIVE_BITS;
-		/* If it becomes active just now, that counts the new weight. */
+		/* A group that becomes active at this moment counts the new weight. */
 		if (!counted)
 			return;
 		new = (u64)weight << ACTIVE_BITS | (u32)old;
@@ -288,7 +284,7 @@ static struct group *weighed_group_of(struct cgroup *cgrp)
 	return is_too_deep(cgrp) ? NULL : bpf_map_lookup_elem(&groups, &id);
 }
 
-void BPF_STRUCT_OPS(holdfast_cgroup_set_weight, struct cgroup *cgrp, u32 weight)
+static void set_group_weight(struct cgroup *cgrp, u32 weight)
 {
 	struct group *g = weighed_group_of(cgrp);
 
@@ -299,10 +295,11 @@ void BPF_STRUCT_OPS(holdfast_cgroup_set_weight, struct cgroup *cgrp, u32 weight)
 }
 
 /*
- * The kernel tells this of a group, too, that was not idle before, and does not tell a weight that it
- * told last, though it weighs 100 after it was idle: whoever sets cpu.idle back sets cpu.weight next.
+ * The kernel calls this for a group, too, that was not idle before. It does not repeat the last
+ * weight, although the group weighs 100 after it was idle: setting cpu.idle back is followed by
+ * setting cpu.weight.
  */
-void BPF_STRUCT_OPS(holdfast_cgroup_set_idle, struct cgroup *cgrp, bool idle)
+static void set_group_idle(struct cgroup *cgrp, bool idle)
 {
 	struct group *g = weighed_group_of(cgrp);
 

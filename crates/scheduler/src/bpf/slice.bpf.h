@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+/*
+ * The life of a slice. Interface: begin_run(), tick_alone() and end_slice().
+ *
+ * A pending yield comes first at the end of a slice. Without one the end is decided, and applied
+ * then: a task has another slice if no task that waits is further behind; a protected vCPU has
+ * grace; a vCPU that waits for a blocker gives it its CPU; any other task stops.
+ */
+#ifndef __SCX_HOLDFAST_SLICE_BPF_H
+#define __SCX_HOLDFAST_SLICE_BPF_H
+
+#include "ctx.bpf.h"
+#include "base/idle.bpf.h"
+#include "base/starving.bpf.h"
+#include "base/vtime.bpf.h"
+#include "vcpu/grace.bpf.h"
+#include "vcpu/probe.bpf.h"
+#include "vcpu/yield.bpf.h"
+
+/* @p begins to run on the CPU of @cctx. */
+static void begin_run(struct task_struct *p, struct task_ctx *tctx, struct cpu_ctx *cctx, u64 now)
+{
+	u64 least;
+
+	tctx->queued = false;
+	tctx->by_sibling = false;
+	tctx->class = HF_UNKNOWN;
+	tctx->charged_ns = p->se.sum_exec_runtime;
+	reweigh(p, tctx);
+	/* The kernel runs some tasks without asking where to queue them. */
+	place(tctx, scx_bpf_task_cpu(p), false);
+	/*
+	 * Time goes on without a task that is further behind and kept from running. A kernel
+	 * thread that did not wait says nothing of the tasks behind. Neither does a starving task.
+	 */
+	if (!is_pcpu_kthread(p) && !is_starving(tctx, now)) {
+		least = tctx->vtime - hf_lag_limit(tctx->weight, false, &params);
+		host_time_passes(cctx, least);
+		time_here_passes(cctx, least);
+	}
+	tctx->waits_since = 0;
+	cctx->run = (struct run_ctx){
+		.vtime = tctx->vtime,
+		.charged_at = now,
+		.weight = tctx->weight,
+		.tid = p->pid,
+	};
+	cctx->slice = (struct slice_ctx){};
+}
+
+/* @p has another slice; @alone: because its CPU is not contended. */
+static void renew_slice(struct task_struct *p, struct task_ctx *tctx, struct cpu_ctx *cctx,
+			bool alone)
+{
+	stop_probing(cctx, tctx);
+	cctx->slice = (struct slice_ctx){};
+	reweigh(p, tctx);
+	cctx->run.weight = tctx->weight;
+	if (alone)
+		clamp_lag(tctx);
+	else
+		place_among_others(tctx, scx_bpf_task_cpu(p), false);
+	cctx->run.vtime = tctx->vtime;
+	scx_bpf_task_set_slice(p, params.slice_ns);
+}
+
+/* A tick finds @p alone on @cpu: its slice goes on, or it migrates to an idle core. */
+static void tick_alone(struct task_struct *p, struct task_ctx *tctx, s32 cpu, struct cpu_ctx *cctx)
+{
+	set_contended(cctx, false);
+	clamp_lag(tctx);
+	cctx->run.vtime = tctx->vtime;
+	cctx->slice.migrates = should_migrate(p, cpu, cctx);
+	scx_bpf_task_set_slice(p, cctx->slice.migrates ? 0 : params.slice_ns);
+}
+
+/* The first of the tasks that wait for a CPU, by the clock of that CPU. */
+struct rival {
+	bool waits; /* else there is none */
+	u64 key;
+};
+
+enum slice_fate {
+	SLICE_OVER = 0, /* the task stops */
+	SLICE_GIVEN,	/* the task stops, and thread @tid gets its CPU */
+	SLICE_RENEWED,	/* the task has another slice */
+	SLICE_EXTENDED, /* the task has @step_ns of grace */
+};
+
+struct slice_end {
+	enum slice_fate fate;
+	u32 tid;
+	u64 step_ns;
+};
+
+/* Gives the CPU of @prev to thread @tid, unless that one is gone or too far ahead. */
+static bool give_away(struct task_struct *prev, struct task_ctx *tctx, struct cpu_ctx *cctx,
+		      const struct rival *rival, u32 tid)
+{
+	if (!give_cpu(tctx, tid, scx_bpf_task_cpu(prev), rival->waits, rival->key)) {
+		vm_stat_add(vm_ctx_of(vcpu_of(prev)), HF_STAT_MISSED, 1);
+		return false;
+	}
+	stop_probing(cctx, tctx);
+	return true;
+}
+
+/*
+ * @prev could not give its CPU to the target of its yield. Does the yield count for nothing, as
+ * @prev is in a critical section? Not after a kick, by which it released a lock, and not if it
+ * promised to stop for any task.
+ */
+static bool takes_back_yield(struct task_struct *prev, const struct cpu_ctx *cctx)
+{
+	struct hf_vcpu *v;
+
+	if (cctx->slice.yield.kind == YIELD_TO_ANY || cctx->slice.after_kick)
+		return false;
+	v = readable_vcpu_of(prev);
+	return v && hf_in_critical_section(hf_read_class(v));
+}
+
+/* Decides the end of the slice of @prev, which would run on and does not yield. */
+static void decide_slice_end(struct task_struct *prev, struct task_ctx *tctx, struct cpu_ctx *cctx,
+			     const struct rival *rival, struct slice_end *end)
+{
+	struct grace_decision grace;
+	struct hf_vcpu *v;
+
+	if (!rival->waits || !hf_vtime_before(rival->key, tctx->vtime)) {
+		end->fate = SLICE_RENEWED;
+		return;
+	}
+	if (!grace_enabled || cctx->slice.grace_over || !(v = readable_vcpu_of(prev)))
+		return;
+	decide_grace(prev, v, tctx, &grace);
+	end->step_ns = grace.step_ns;
+	end->tid = grace.tid;
+	if (grace.step_ns)
+		end->fate = SLICE_EXTENDED;
+	else if (grace.tid)
+		end->fate = SLICE_GIVEN;
+}
+
+/* True if @prev keeps its CPU or has given it away. */
+static bool apply_slice_end(struct task_struct *prev, struct task_ctx *tctx, struct cpu_ctx *cctx,
+			    const struct rival *rival, const struct slice_end *end)
+{
+	switch (end->fate) {
+	case SLICE_RENEWED:
+		stat_add(HF_STAT_KEPT, 1);
+		renew_slice(prev, tctx, cctx, !rival->waits);
+		return true;
+	case SLICE_EXTENDED:
+		return extend(prev, cctx, end->step_ns);
+	case SLICE_GIVEN:
+		return give_away(prev, tctx, cctx, rival, end->tid);
+	default:
+		return false;
+	}
+}
+
+/*
+ * Ends the slice of @prev, which would run on. True if it keeps its CPU or has given it away; if
+ * not, the task that waits first gets the CPU.
+ */
+static bool end_slice(struct task_struct *prev, struct task_ctx *tctx, struct cpu_ctx *cctx,
+		      const struct rival *rival)
+{
+	struct pending_yield yield = cctx->slice.yield;
+	struct slice_end end = {};
+	bool stops = false;
+
+	if (yield.kind == YIELD_TO_THREAD && give_away(prev, tctx, cctx, rival, yield.tid)) {
+		cctx->slice.yield.kind = YIELD_NONE;
+		return true;
+	}
+	if (yield.kind != YIELD_NONE)
+		stops = !takes_back_yield(prev, cctx);
+	cctx->slice.yield.kind = YIELD_NONE;
+	if (!stops)
+		decide_slice_end(prev, tctx, cctx, rival, &end);
+	if (apply_slice_end(prev, tctx, cctx, rival, &end))
+		return true;
+	stop_probing(cctx, tctx);
+	return false;
+}
+
+#endif /* __SCX_HOLDFAST_SLICE_BPF_H */
