@@ -110,7 +110,7 @@ fn given_name(program: &str, args: &[String]) -> Option<String> {
     // QEMU takes two dashes for one, but no `=` after the option; of several names the last counts.
     let is_qemu_name = |arg: &str| arg == "-name" || is_qemu && arg == "--name";
     let values = args.windows(2).filter(|pair| is_qemu_name(&pair[0])).map(|pair| &pair[1]);
-    match values.filter_map(|value| qemu_guest(value)).last() {
+    match values.filter_map(|value| qemu_guest(value)).next_back() {
         None if is_qemu => None,
         // Firecracker, to which its jailer gives `--id=`.
         None => value_of(args, &["--id"])
