@@ -138,7 +138,7 @@ pub(crate) struct ReportArgs {
     html: Option<PathBuf>,
 
     /// Write it as Markdown here, too.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = output_file)]
     markdown: Option<PathBuf>,
 
     /// Fail if the result does not show what the experiments expect.
