@@ -177,7 +177,7 @@ fn a_direction_is_as_sure_as_it_is_often_right() {
             .filter(|_| {
                 let e = compare(&simulate(&mut rng, nr_rounds, 1.0), &settings).unwrap();
                 let above = e.likely_above_1().unwrap();
-                above > 0.95 || above < 0.05
+                !(0.05..=0.95).contains(&above)
             })
             .count();
         let sure = nr_sure as f64 / f64::from(nr_runs);
