@@ -103,8 +103,8 @@ impl<'obj> Discovery<'obj> {
         &self.vms
     }
 
-    /// The VMs that the last call of [`Self::poll`] or [`Self::process`] found ended, as they were known:
-    /// those whose keys it returned, and those whose place another one had taken already.
+    /// The VMs that the last call of [`Self::poll`] or [`Self::process`] found ended, as they were
+    /// known: those whose keys it returned, and those whose place another one had taken already.
     pub fn ended(&self) -> &[(u64, Vm)] {
         &self.ended
     }
@@ -116,9 +116,9 @@ impl<'obj> Discovery<'obj> {
         self.act(heard)
     }
 
-    /// Acts on what there is to be acted on now, without waiting: for those who wait for other things,
-    /// too. They call it when the file descriptor of [`AsFd`] is readable, and at [`Self::next_due`].
-    /// Returns the keys of VMs that have ended.
+    /// Acts on what there is to be acted on now, without waiting: for those who wait for other
+    /// things, too. They call it when the file descriptor of [`AsFd`] is readable, and at
+    /// [`Self::next_due`]. Returns the keys of VMs that have ended.
     pub fn process(&mut self) -> Result<Vec<u64>, DiscoveryError> {
         let heard = self.ring.consume();
         self.act(heard)
@@ -183,8 +183,8 @@ impl<'obj> Discovery<'obj> {
         vm.retry_soon();
     }
 
-    /// Learns the layouts of guests that are not readable yet. Searching a large guest takes long: it is
-    /// done beside, and whoever follows VMs goes on.
+    /// Learns the layouts of guests that are not readable yet. Searching a large guest takes long:
+    /// it is done beside, and whoever follows VMs goes on.
     fn resolve(&mut self, now: Instant) {
         for search in self.searches.take_finished(now) {
             self.learn(search, now);

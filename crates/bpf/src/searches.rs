@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Searches of guests' memory that are under way, each in a thread of its own.
 //!
-//! Whoever runs a VMM decides what its memory is made of: a page of a file system of its own (FUSE), or one that it
-//! serves itself (userfaultfd), may never come, and who reads it can sleep for ever where no signal reaches. Only
-//! resident pages are read, but one may leave in between. So nobody waits for such a thread, and it holds nothing.
+//! Whoever runs a VMM decides what its memory is made of: a page of a file system of its own
+//! (FUSE), or one that it serves itself (userfaultfd), may never come, and who reads it can sleep
+//! for ever where no signal reaches. Only resident pages are read, but one may leave in between. So
+//! nobody waits for such a thread, and it holds nothing.
 
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -49,7 +50,8 @@ impl Search {
 pub(crate) struct Searches(Vec<Search>);
 
 impl Searches {
-    /// May another one begin, of a VM of this process? Where one takes long others of it would, too.
+    /// May another one begin, of a VM of this process? Where one takes long others of it would,
+    /// too.
     pub(crate) fn have_room_for(&self, pid: u32) -> bool {
         let nr = self.0.len();
         nr - self.nr_late() < AT_ONCE
@@ -84,7 +86,8 @@ impl Searches {
                 search.is_late = true;
                 let (pid, patience) = (search.pid, PATIENCE.as_secs());
                 log::warn!(
-                    "pid {pid}: searching its memory takes more than {patience} s; others are not kept waiting"
+                    "pid {pid}: searching its memory takes more than {patience} s; others are not \
+                     kept waiting"
                 );
                 nr_late += 1;
                 if nr_late == MAX {
@@ -102,11 +105,12 @@ impl Searches {
     }
 }
 
-/// Leaves the files of the process to the other threads, but for the standard ones: while this thread cannot be
-/// ended, not even by SIGKILL, what the process has loaded must not stay.
+/// Leaves the files of the process to the other threads, but for the standard ones: while this
+/// thread cannot be ended, not even by SIGKILL, what the process has loaded must not stay.
 fn let_go_of_files() {
     const FIRST: libc::c_uint = 3;
-    // SAFETY: plain system call. The thread has a table of its own afterwards, and has opened nothing yet.
+    // SAFETY: plain system call. The thread has a table of its own afterwards, and has opened
+    // nothing yet.
     let done = unsafe {
         libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)
     };

@@ -11,12 +11,13 @@ use holdfast_guest::{MemoryError, ReadError, ResolvedGuest, Slot, VcpuRecord};
 /// becomes readable soon; one that never does costs little.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// And at least so many times as long as the attempt took: a large guest that is not readable takes no more than a
-/// tenth of a CPU. Where there is news, half of one. No longer than that, for it may have been stuck.
+/// And at least so many times as long as the attempt took: a large guest that is not readable takes
+/// no more than a tenth of a CPU. Where there is news, half of one. No longer than that, for it may
+/// have been stuck.
 const REST: u32 = 9;
 const REST_MAX: Duration = Duration::from_secs(60);
-/// How many attempts news of a guest may cause at once, and after what time one more. A guest moves its
-/// records as often as it likes, and looking for its kernel takes a while.
+/// How many attempts news of a guest may cause at once, and after what time one more. A guest moves
+/// its records as often as it likes, and looking for its kernel takes a while.
 const PROMPT_MAX: u32 = 20;
 const PROMPT_EARNED: Duration = Duration::from_secs(10);
 
@@ -108,7 +109,8 @@ impl Vm {
         PROMPT_MAX.min(self.prompt.saturating_add(earned.try_into().unwrap_or(u32::MAX)))
     }
 
-    /// From when on it is worth trying to read it; `None` while it is or cannot be, or it is being tried.
+    /// From when on it is worth trying to read it; `None` while it is or cannot be, or it is being
+    /// tried.
     pub(crate) fn resolving_due(&self, now: Instant) -> Option<Instant> {
         let is_open = !self.is_being_searched
             && matches!(self.state, VmState::Unreadable(_))
@@ -135,8 +137,8 @@ impl Vm {
         self.has_news = false;
     }
 
-    /// An attempt that was begun in `epoch` has ended after so long; what came of it counts if it is still that.
-    /// True if it does.
+    /// An attempt that was begun in `epoch` has ended after so long; what came of it counts if it
+    /// is still that. True if it does.
     pub(crate) fn end_resolving(
         &mut self,
         state: VmState,

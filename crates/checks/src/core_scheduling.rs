@@ -12,8 +12,8 @@ use crate::{Check, Host};
 const NAMED: usize = 3;
 
 /// Core-scheduling cookies on a host with SMT: picking tasks for two siblings at once can lock up
-/// every CPU, without a panic or an oops, under any sched_ext scheduler (sched-ext/scx issue 3715, open
-/// as of Linux 7.2).
+/// every CPU, without a panic or an oops, under any sched_ext scheduler (sched-ext/scx issue 3715,
+/// open as of Linux 7.2).
 pub(crate) fn cookies(host: &Host) -> Check {
     const NAME: &str = "core-scheduling";
     if !smt_is_active(host) {
@@ -50,15 +50,15 @@ pub(crate) fn cookies(host: &Host) -> Check {
             format!(
                 "SMT is on, and the host's tasks are not seen from this PID namespace, {other}"
             ),
-            "run it outside of the container, or with --pid=host: sched_ext can hang the host if one uses core \
-             scheduling",
+            "run it outside of the container, or with --pid=host: sched_ext can hang the host if \
+             one uses core scheduling",
         );
     }
     if tagged.is_empty() && unknown == 0 {
         return Check::ok(
             NAME,
-            "SMT is on, and no task has a core-scheduling cookie; none may get one while scx_holdfast \
-             runs (cloud-hypervisor: --cpus core_scheduling=off)",
+            "SMT is on, and no task has a core-scheduling cookie; none may get one while \
+             scx_holdfast runs (cloud-hypervisor: --cpus core_scheduling=off)",
         );
     }
     if tagged.is_empty() {
@@ -79,11 +79,11 @@ pub(crate) fn cookies(host: &Host) -> Check {
     Check::fail(
         NAME,
         format!(
-            "SMT is on and tasks use core scheduling: {}; under any sched_ext scheduler that can hang \
-             the whole host (sched-ext/scx issue 3715)",
+            "SMT is on and tasks use core scheduling: {}; under any sched_ext scheduler that can \
+             hang the whole host (sched-ext/scx issue 3715)",
             owners.join(", ")
         ),
-        "start them without core scheduling (cloud-hypervisor: --cpus core_scheduling=off), or turn \
-         SMT off (echo off > /sys/devices/system/cpu/smt/control)",
+        "start them without core scheduling (cloud-hypervisor: --cpus core_scheduling=off), or \
+         turn SMT off (echo off > /sys/devices/system/cpu/smt/control)",
     )
 }

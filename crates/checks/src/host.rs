@@ -126,8 +126,8 @@ impl Host {
         self.read(format!("/proc/{pid}/comm")).unwrap_or_else(|| "(ended)".into())
     }
 
-    /// Does the kernel take BPF from this process? A container's filter of system calls or a security
-    /// module may refuse what capabilities allow.
+    /// Does the kernel take BPF from this process? A container's filter of system calls or a
+    /// security module may refuse what capabilities allow.
     pub(crate) fn takes_bpf(&self) -> io::Result<()> {
         match &self.answers {
             Answers::Kernel => make_map(),

@@ -13,8 +13,8 @@ pub(crate) const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 pub(crate) const WITHOUT: &str = "scx_holdfast --no-guest-knowledge goes without";
 pub(crate) const STATE: &str = "/sys/kernel/sched_ext/state";
 
-/// Kernel functions that the BPF part of `scx_holdfast` cannot do without: those it refers to as not
-/// weak. What is weak there has a substitute for older kernels (scx/compat.bpf.h).
+/// Kernel functions that the BPF part of `scx_holdfast` cannot do without: those it refers to as
+/// not weak. What is weak there has a substitute for older kernels (scx/compat.bpf.h).
 pub const REQUIRED_KFUNCS: [&str; 17] = [
     "bpf_cgroup_ancestor",
     "bpf_cgroup_release",
@@ -67,8 +67,8 @@ pub(crate) fn btf(host: &Host) -> Check {
 /// Callbacks and functions of sched_ext, and that programs can be built against them.
 pub(crate) fn kfuncs(host: &Host) -> Check {
     const NAME: &str = "kfuncs";
-    /// In place since the first release of sched_ext, those of groups with CONFIG_EXT_GROUP_SCHED; without the
-    /// others it is a development version.
+    /// In place since the first release of sched_ext, those of groups with CONFIG_EXT_GROUP_SCHED;
+    /// without the others it is a development version.
     const CALLBACKS: [&str; 4] = ["yield", "dump", "cgroup_init", "cgroup_set_weight"];
 
     if !host.exists(STATE) {
@@ -110,7 +110,8 @@ pub(crate) fn kfuncs(host: &Host) -> Check {
         return Check::fail(
             NAME,
             format!("the kernel lacks {}", missing.join(", ")),
-            "boot a kernel of 6.12 or later with CONFIG_SCHED_CLASS_EXT=y and CONFIG_EXT_GROUP_SCHED=y",
+            "boot a kernel of 6.12 or later with CONFIG_SCHED_CLASS_EXT=y and \
+             CONFIG_EXT_GROUP_SCHED=y",
         );
     }
     if !malformed.is_empty() {
@@ -124,8 +125,8 @@ pub(crate) fn kfuncs(host: &Host) -> Check {
     Check::ok(NAME, format!("all {} the scheduler needs", REQUIRED_KFUNCS.len()))
 }
 
-/// An argument that only the kernel passes has to be hidden from BPF programs. In some builds it is not, and
-/// libbpf then finds no matching function.
+/// An argument that only the kernel passes has to be hidden from BPF programs. In some builds it is
+/// not, and libbpf then finds no matching function.
 fn takes_aux(function: &Func<'_>) -> bool {
     let prototype = FuncProto::try_from(function.referenced_type());
     prototype.is_ok_and(|prototype| {
@@ -165,8 +166,9 @@ pub(crate) fn jit(host: &Host) -> Check {
     }
 }
 
-/// Running vCPUs are looked at by BPF timers, which interrupt them. Where the kernel has timers expire in threads, a
-/// thread takes the vCPU's CPU instead: the vCPU is never found, and is preempted where it was to be kept running.
+/// Running vCPUs are looked at by BPF timers, which interrupt them. Where the kernel has timers
+/// expire in threads, a thread takes the vCPU's CPU instead: the vCPU is never found, and is
+/// preempted where it was to be kept running.
 pub(crate) fn timers(host: &Host) -> Check {
     const NAME: &str = "timers";
     let is_rt = host.read("/sys/kernel/realtime").is_some_and(|text| text.trim() == "1");
@@ -185,8 +187,9 @@ pub(crate) fn timers(host: &Host) -> Check {
     )
 }
 
-/// Loading any sched_ext scheduler while a PSI trigger is made hangs Linux 7.1 (sched-ext/scx issue 3716). The mend is
-/// marked for its stable releases: which of them have it cannot be told from here.
+/// Loading any sched_ext scheduler while a PSI trigger is made hangs Linux 7.1 (sched-ext/scx issue
+/// 3716). The mend is marked for its stable releases: which of them have it cannot be told from
+/// here.
 pub(crate) fn psi_triggers(host: &Host) -> Check {
     const NAME: &str = "psi-triggers";
     let release = host.release();
@@ -199,10 +202,12 @@ pub(crate) fn psi_triggers(host: &Host) -> Check {
     Check::warn(
         NAME,
         format!(
-            "Linux {release} hangs if a scheduler is loaded while somebody makes a PSI trigger, as systemd \
-             does at boot and when services start, unless it has fadeedd7cfc5 (sched-ext/scx issue 3716)"
+            "Linux {release} hangs if a scheduler is loaded while somebody makes a PSI trigger, as \
+             systemd does at boot and when services start, unless it has fadeedd7cfc5 \
+             (sched-ext/scx issue 3716)"
         ),
-        "boot a kernel that has it, such as 7.2; else do not have scx_holdfast started at boot, or boot with psi=0",
+        "boot a kernel that has it, such as 7.2; else do not have scx_holdfast started at boot, or \
+         boot with psi=0",
     )
 }
 
@@ -219,7 +224,8 @@ pub(crate) fn lockdown(host: &Host) -> Check {
     if modes.contains("[confidentiality]") {
         Check::fail(
             NAME,
-            "the kernel is locked down for confidentiality: BPF programs may not read kernel memory",
+            "the kernel is locked down for confidentiality: BPF programs may not read kernel \
+             memory",
             "boot without lockdown=confidentiality, and have nothing write that to \
              /sys/kernel/security/lockdown (integrity is no hindrance)",
         )

@@ -116,8 +116,8 @@ fn refused(name: &'static str, host: &Host, why: &io::Error) -> Check {
     )
 }
 
-/// That those of KVM that discovery attaches to are among what can be traced. The list is long: the kernel takes
-/// a tenth of a second to make it, and refuses what is not on it anyway.
+/// That those of KVM that discovery attaches to are among what can be traced. The list is long: the
+/// kernel takes a tenth of a second to make it, and refuses what is not on it anyway.
 pub(crate) fn functions(host: &Host) -> Check {
     const NAME: &str = "vcpu-functions";
     const LIST: &str = "/sys/kernel/tracing/available_filter_functions";

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What Holdfast needs of a host, and what would be dangerous on it.
 //!
-//! One function a check, each of which looks at a [`Host`] and says what it found and what to do about
-//! it. `scx_holdfast` runs those of [`before_loading`] and refuses to load if one fails; `holdfast
-//! doctor` shows those of [`all`].
+//! One function a check, each of which looks at a [`Host`] and says what it found and what to do
+//! about it. `scx_holdfast` runs those of [`before_loading`] and refuses to load if one fails;
+//! `holdfast doctor` shows those of [`all`].
 
 mod core_scheduling;
 mod enabling;
@@ -36,7 +36,8 @@ pub enum Purpose {
 
 type Function = fn(&Host) -> Check;
 
-/// What can forbid loading a scheduler at all, make it dangerous, or take from somebody what was promised.
+/// What can forbid loading a scheduler at all, make it dangerous, or take from somebody what was
+/// promised.
 const SCHEDULER: [Function; 15] = [
     privileges::capabilities,
     kernel::sched_ext,

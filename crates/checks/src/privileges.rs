@@ -31,7 +31,8 @@ pub(crate) fn capabilities(host: &Host) -> Check {
             "run it as root",
         );
     }
-    // The first user namespace maps every user to itself; in others, capabilities are not the host's.
+    // The first user namespace maps every user to itself; in others, capabilities are not the
+    // host's.
     let map = host.read("/proc/self/uid_map").unwrap_or_default();
     let map: Vec<_> = map.split_whitespace().collect();
     if !map.is_empty() && map != ["0", "0", "4294967295"] {
@@ -70,8 +71,8 @@ pub(crate) fn ptrace_scope(host: &Host) -> Check {
     Check::ok(NAME, "processes with CAP_SYS_PTRACE may read memory of VMs")
 }
 
-/// The PID namespace of this process, if it is not the host's: processes have other numbers there than the kernel
-/// knows them by.
+/// The PID namespace of this process, if it is not the host's: processes have other numbers there
+/// than the kernel knows them by.
 pub fn foreign_pid_namespace(host: &Host) -> Option<String> {
     // PROC_PID_INIT_INO of include/linux/proc_ns.h.
     const HOST: &str = "pid:[4026531836]";
@@ -86,7 +87,8 @@ pub(crate) fn pid_namespace(host: &Host) -> Check {
         Some(other) => Check::fail(
             NAME,
             format!(
-                "this process is in a PID namespace (a container?), {other}: VMs have other numbers here"
+                "this process is in a PID namespace (a container?), {other}: VMs have other \
+                 numbers here"
             ),
             "run it on the host itself, or give the container the host's (podman: --pid=host)",
         ),

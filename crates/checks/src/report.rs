@@ -50,8 +50,8 @@ pub struct Check {
 }
 
 impl Check {
-    /// Names of processes, of control groups and the like are whatever their owners like: what is found
-    /// is made harmless here, for whoever prints it.
+    /// Names of processes, of control groups and the like are whatever their owners like: what is
+    /// found is made harmless here, for whoever prints it.
     pub fn ok(name: &'static str, found: impl Into<String>) -> Self {
         Self { name, verdict: Verdict::Ok, found: printable(&found.into()), advice: None }
     }

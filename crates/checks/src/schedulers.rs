@@ -13,8 +13,8 @@ const NAME_OF_LOADED: &str = "/sys/kernel/sched_ext/root/ops";
 /// Examples named in a message; the rest is counted.
 const NAMED: usize = 3;
 
-/// The sched_ext scheduler that has the host, by the name it gives itself: none if empty. `None` where the kernel
-/// knows of no such schedulers.
+/// The sched_ext scheduler that has the host, by the name it gives itself: none if empty. `None`
+/// where the kernel knows of no such schedulers.
 pub fn loaded(host: &Host) -> Option<String> {
     let is_enabled = host.read(STATE)? == "enabled";
     Some(if is_enabled { host.read(NAME_OF_LOADED).unwrap_or_default() } else { String::new() })
@@ -113,8 +113,8 @@ pub(crate) fn realtime(host: &Host) -> Check {
     )
 }
 
-/// How many threads of a process are of a real-time class, if it has a VM open. That is asked last: most processes
-/// are told by their threads.
+/// How many threads of a process are of a real-time class, if it has a VM open. That is asked last:
+/// most processes are told by their threads.
 fn realtime_threads_of_vmm(host: &Host, pid: u32) -> io::Result<usize> {
     let nr = host.threads(pid)?.into_iter().filter(|tid| is_realtime(host, pid, *tid)).count();
     if nr == 0 {

@@ -6,8 +6,9 @@ pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if steers(c) { '?' } else { c }).collect()
 }
 
-/// Is it more to a terminal than a character to be shown? Controls, separators of lines, and what Unicode calls format characters (Cf): those that reverse the
-/// direction of what follows are among them.
+/// Is it more to a terminal than a character to be shown? Controls, separators of lines, and what
+/// Unicode calls format characters (Cf): those that reverse the direction of what follows are among
+/// them.
 pub fn steers(c: char) -> bool {
     c.is_control()
         || matches!(

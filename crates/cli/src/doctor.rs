@@ -9,7 +9,8 @@ use holdfast_checks::{Check, Host, Report, SCHEDULER_PROGRAMS, SPINS_PROGRAMS, V
 
 use crate::print;
 
-/// Fix: checks whether this host can be looked at, whether it can run scx_holdfast, and whether that would be safe.
+/// Fix: checks whether this host can be looked at, whether it can run scx_holdfast, and whether
+/// that would be safe.
 ///
 /// Changes nothing: BPF programs are given to the kernel, which says whether it takes them, and
 /// dropped; none is attached.

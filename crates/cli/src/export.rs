@@ -8,8 +8,8 @@ use crate::outcome;
 
 /// See: serves metrics of every VM to Prometheus, at http://127.0.0.1:9746/metrics.
 ///
-/// Started as root; the process that serves then gives up all rights, and only another one, which talks to
-/// nobody else, keeps what it takes to observe.
+/// Started as root; the process that serves then gives up all rights, and only another one, which
+/// talks to nobody else, keeps what it takes to observe.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Address to listen at; it has to be of this machine only.

@@ -27,14 +27,16 @@ use crate::{SKIPPED, complain, output_file, print, wrong_usage};
 pub(crate) enum Command {
     /// Runs experiments and shows what came of them.
     ///
-    /// Boots a stock Linux kernel as a KVM host, emulated where this machine has no usable KVM, starts
-    /// unmodified guests in it and measures each case under each contender in short, alternating
-    /// windows. Without --here nothing on this machine is installed or changed. Ctrl-C ends it in order: what was
-    /// measured until then is kept, marked partial. The same command then goes on where it was.
+    /// Boots a stock Linux kernel as a KVM host, emulated where this machine has no usable KVM,
+    /// starts unmodified guests in it and measures each case under each contender in short,
+    /// alternating windows. Without --here nothing on this machine is installed or changed. Ctrl-C
+    /// ends it in order: what was measured until then is kept, marked partial. The same command
+    /// then goes on where it was.
     Run(RunArgs),
     /// Shows a result again.
     Report(ReportArgs),
-    /// Downloads what the lab needs (QEMU and kernels, from Debian), so that later runs need no network.
+    /// Downloads what the lab needs (QEMU and kernels, from Debian), so that later runs need no
+    /// network.
     Fetch(FetchArgs),
     /// Lists the experiments that come with this program, or those of a directory.
     List(ListArgs),
@@ -42,8 +44,8 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// Experiments to run: TOML files, or names that `holdfast lab list` shows; `all` is those of the five
-    /// sources (s1 to s5) and of several VMs (vms).
+    /// Experiments to run: TOML files, or names that `holdfast lab list` shows; `all` is those of
+    /// the five sources (s1 to s5) and of several VMs (vms).
     #[arg(required = true, value_name = "EXPERIMENT")]
     experiments: Vec<String>,
 
@@ -85,8 +87,8 @@ pub(crate) struct RunArgs {
     /// Use this machine as the host instead of booting one: schedulers are loaded here, KVM is
     /// reloaded, guests and hogs run beside whatever else does. Needs root.
     ///
-    /// Experiments are scaled to the CPUs that this program may use (see taskset(1)): as many times the vCPUs, loops and
-    /// threads as there are times the pCPUs they are written for.
+    /// Experiments are scaled to the CPUs that this program may use (see taskset(1)): as many times
+    /// the vCPUs, loops and threads as there are times the pCPUs they are written for.
     #[arg(long, conflicts_with = "accel")]
     here: bool,
 
@@ -98,8 +100,9 @@ pub(crate) struct RunArgs {
     #[arg(long, value_enum, default_value_t = AccelArg::Auto)]
     accel: AccelArg,
 
-    /// Hosts that measure an experiment together; as many as this machine has CPUs and memory for unless given.
-    /// Only emulated hosts that count their instructions do, which notice nothing of each other.
+    /// Hosts that measure an experiment together; as many as this machine has CPUs and memory for
+    /// unless given. Only emulated hosts that count their instructions do, which notice nothing of
+    /// each other.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     hosts: Option<u32>,
 
@@ -148,7 +151,8 @@ pub(crate) struct ReportArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct FetchArgs {
-    /// Kernels of guests to fetch, of 6.1, 6.12, 7 and backports; 7, which the host runs, is always among them.
+    /// Kernels of guests to fetch, of 6.1, 6.12, 7 and backports; 7, which the host runs, is always
+    /// among them.
     #[arg(long, value_name = "LINE,...", value_delimiter = ',', default_value = "7")]
     kernels: Vec<Kernel>,
 }
@@ -256,7 +260,8 @@ fn wanted_cpus(wanted: Option<u32>) -> anyhow::Result<Vec<u32>> {
     let (nr, wanted) = (cpus.len(), wanted.map_or(cpus.len(), |wanted| wanted as usize));
     if wanted > nr {
         return Err(wrong_usage(anyhow!(
-            "there are {nr} CPUs for this program, and not {wanted}; give a smaller --pcpus, or leave it out"
+            "there are {nr} CPUs for this program, and not {wanted}; give a smaller --pcpus, or \
+             leave it out"
         )));
     }
     cpus.truncate(wanted);

@@ -59,10 +59,12 @@ enum Command {
     /// Prove: runs experiments on a KVM host in a box, stock scheduler and others side by side.
     #[command(subcommand)]
     Lab(lab::Command),
-    /// For other programs: counts preemptions of vCPUs by what the vCPU was doing, under any scheduler.
+    /// For other programs: counts preemptions of vCPUs by what the vCPU was doing, under any
+    /// scheduler.
     ///
-    /// Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH) and a kernel with BTF. Each line
-    /// printed is a JSON object of schema holdfast.preemptions/1 with counters since the start.
+    /// Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH)
+    /// and a kernel with BTF. Each line printed is a JSON object of schema holdfast.preemptions/1
+    /// with counters since the start.
     #[command(hide = true)]
     Preemptions(preemptions::Args),
     Record(record::Args),
@@ -105,13 +107,14 @@ fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Says on standard error what went wrong. That nobody can be told changes nothing about how it ends.
+/// Says on standard error what went wrong. That nobody can be told changes nothing about how it
+/// ends.
 fn complain(what: impl Display) {
     let _ = writeln!(std::io::stderr(), "{}", harmless(&format!("holdfast: {what}")));
 }
 
-/// Text as it may be shown: what files, guests and other users named does not steer the terminal. Valid
-/// JSON stays so.
+/// Text as it may be shown: what files, guests and other users named does not steer the terminal.
+/// Valid JSON stays so.
 fn harmless(text: &str) -> String {
     let replaced = |c| if steers(c) && !matches!(c, '\n' | '\t') { '?' } else { c };
     text.chars().map(replaced).collect()

@@ -12,8 +12,8 @@ use crate::{outcome, output_file, print};
 
 /// See: records every absence of every vCPU and what the sampling clock finds, to a Parquet file.
 ///
-/// `holdfast replay` shows it; DuckDB and Spark read it, too. The file gets its name once it is complete.
-/// Needs what `holdfast report` needs.
+/// `holdfast replay` shows it; DuckDB and Spark read it, too. The file gets its name once it is
+/// complete. Needs what `holdfast report` needs.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// File to write.

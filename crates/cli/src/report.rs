@@ -11,7 +11,8 @@ use crate::outcome;
 
 /// See: reports every so often what VMs lose to preempted lock holders, under any scheduler.
 ///
-/// Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH) and a kernel with BTF; guests need nothing.
+/// Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH) and
+/// a kernel with BTF; guests need nothing.
 ///
 /// CPU% and STEAL% are of one CPU. PREEMP, HOLDER and HEAD are preemptions per second: of vCPUs, of
 /// those that held a lock (LHP), of those next in line for one (LWP); p99 is how long preempted

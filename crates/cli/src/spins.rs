@@ -9,11 +9,12 @@ use holdfast_observer::Spins;
 use crate::outcome;
 use crate::report::seconds;
 
-/// See: shows how long this kernel waits for its own contended locks: inside a guest, or on bare metal.
+/// See: shows how long this kernel waits for its own contended locks: inside a guest, or on bare
+/// metal.
 ///
 /// In a guest whose lock holders are preempted the histogram has a second mode, a thousand times
-/// longer than the first; the output names it. Needs root (or CAP_BPF and CAP_PERFMON) and Linux 5.19
-/// or later with BTF, in the guest.
+/// longer than the first; the output names it. Needs root (or CAP_BPF and CAP_PERFMON) and Linux
+/// 5.19 or later with BTF, in the guest.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Seconds between reports; one report at Ctrl-C by default.

@@ -9,8 +9,9 @@ use crate::report::seconds_within;
 
 /// See: lists the VMs of this host, their vCPUs, and whether their guest kernels can be read.
 ///
-/// Finds every VMM that uses /dev/kvm; one whose vCPUs do not run meanwhile is listed, but not looked into. Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH)
-/// and a kernel with BTF. Guests need nothing.
+/// Finds every VMM that uses /dev/kvm; one whose vCPUs do not run meanwhile is listed, but not
+/// looked into. Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE and
+/// CAP_DAC_READ_SEARCH) and a kernel with BTF. Guests need nothing.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print one JSON object of schema holdfast.vms/1.

@@ -182,8 +182,8 @@ fn an_error_that_nobody_can_be_told_is_1_too() {
     assert_eq!(command.status().unwrap().code(), Some(1));
 }
 
-/// Loses the right to load programs without losing anything else: capabilities are dropped by an exec
-/// as another user.
+/// Loses the right to load programs without losing anything else: capabilities are dropped by an
+/// exec as another user.
 #[test]
 fn without_permission_it_is_77_and_says_what_is_missing() {
     use std::os::unix::process::CommandExt;
@@ -192,7 +192,8 @@ fn without_permission_it_is_77_and_says_what_is_missing() {
     let root = unsafe { libc::geteuid() } == 0;
     let copy =
         tempfile::NamedTempFile::with_suffix_in("-holdfast", "/tmp").unwrap().into_temp_path();
-    // Not by this process: what another test starts meanwhile would have the copy open for writing, and nobody could run it.
+    // Not by this process: what another test starts meanwhile would have the copy open for writing,
+    // and nobody could run it.
     let program = env!("CARGO_BIN_EXE_holdfast");
     let status = Command::new("install").args(["-m755", program]).arg(&*copy).status().unwrap();
     assert!(status.success());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `holdfast lab` on files it did not write and outputs it cannot write to, without booting anything.
+//! `holdfast lab` on files it did not write and outputs it cannot write to, without booting
+//! anything.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Cuts a kernel's BTF down to what the reader looks at, with the true offsets and the true order of
-//! types, for use as test data: `reduce_btf IN OUT`. IN is raw BTF that is known to be good.
+//! Cuts a kernel's BTF down to what the reader looks at, with the true offsets and the true order
+//! of types, for use as test data: `reduce_btf IN OUT`. IN is raw BTF that is known to be good.
 //!
-//! Kept are the per-CPU section with the variables of interest and every twelfth other one, the types
-//! those of interest are made of, and one function. Pointers point to void.
+//! Kept are the per-CPU section with the variables of interest and every twelfth other one, the
+//! types those of interest are made of, and one function. Pointers point to void.
 
 use std::{collections::BTreeMap, env, fs};
 

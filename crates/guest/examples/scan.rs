@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! How long it takes to find BTF in a guest: `scan [GIB] [BLOB]`.
 //!
-//! A child process stands in for the VMM. Its memory holds what a guest's does: files (libraries and
-//! programs with their string tables, in pages scattered as a page cache scatters them), text, heaps
-//! full of pointers, zeroed pages, and BLOB near the end (a raw kernel BTF; by default the reduced one
-//! of the tests, padded to real size). Prints one line for each pass and backing of memory.
+//! A child process stands in for the VMM. Its memory holds what a guest's does: files (libraries
+//! and programs with their string tables, in pages scattered as a page cache scatters them), text,
+//! heaps full of pointers, zeroed pages, and BLOB near the end (a raw kernel BTF; by default the
+//! reduced one of the tests, padded to real size). Prints one line for each pass and backing of
+//! memory.
 
 use std::{
     env, fs,

@@ -235,8 +235,8 @@ impl<'a> Btf<'a> {
     }
 
     /// The string at `offset`, without its terminator; empty where there is none, or one that is
-    /// longer than any name of a kernel's. A guest may name each of a million types by one string of
-    /// megabytes.
+    /// longer than any name of a kernel's. A guest may name each of a million types by one string
+    /// of megabytes.
     pub(crate) fn string(&self, offset: u32) -> &'a [u8] {
         let rest = self.strings.get(offset as usize..).unwrap_or_default();
         let rest = &rest[..rest.len().min(NAME_MAX)];

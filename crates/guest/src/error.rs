@@ -16,8 +16,8 @@ pub enum ReadError {
     Memory(#[from] MemoryError),
     /// The guest has not registered a steal-time record.
     #[error(
-        "no vCPU has a steal-time record: not Linux, booted with nopv, without KVM's steal time in its \
-         CPUID, or not booted yet"
+        "no vCPU has a steal-time record: not Linux, booted with nopv, without KVM's steal time in \
+         its CPUID, or not booted yet"
     )]
     NoStealTime,
     /// A record contradicts itself.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What one vCPU is doing.
 //!
-//! Waiters can be told from holders only where locks have queues: with paravirtual spinlocks, and with
-//! native ones (`nopvspin`). A guest that sees a hypervisor but no `KVM_FEATURE_PV_UNHALT` falls back
-//! to test-and-set locks (`virt_spin_lock` of arch/x86/include/asm/qspinlock.h): its queue nodes stay
-//! unused and each of its waiters looks like a holder. So does the one waiter that spins on the pending
-//! bit.
+//! Waiters can be told from holders only where locks have queues: with paravirtual spinlocks, and
+//! with native ones (`nopvspin`). A guest that sees a hypervisor but no `KVM_FEATURE_PV_UNHALT`
+//! falls back to test-and-set locks (`virt_spin_lock` of arch/x86/include/asm/qspinlock.h): its
+//! queue nodes stay unused and each of its waiters looks like a holder. So does the one waiter that
+//! spins on the pending bit.
 
 use holdfast_policy::{GuestFacts, VcpuClass, classify, preempt_count};
 
@@ -21,16 +21,16 @@ pub struct QueueNode {
     pub next: Option<Gva>,
     /// Has the predecessor handed over?
     ///
-    /// Set means that the vCPU is at the head of the queue. Not set means that it is not, *or* that it
-    /// never had a predecessor: who finds the queue empty goes straight to the lock and nobody sets its
-    /// word (`queued_spin_lock_slowpath`). [`ResolvedGuest::queues`] tells the two apart.
+    /// Set means that the vCPU is at the head of the queue. Not set means that it is not, *or* that
+    /// it never had a predecessor: who finds the queue empty goes straight to the lock and nobody
+    /// sets its word (`queued_spin_lock_slowpath`). [`ResolvedGuest::queues`] tells the two apart.
     pub locked: bool,
 }
 
 /// The words of one vCPU.
 ///
-/// If the vCPU ran meanwhile they need not belong to the same moment. Those of a vCPU that is off the
-/// CPU do, and stay what they are until it runs again (other CPUs set `next` and `locked`).
+/// If the vCPU ran meanwhile they need not belong to the same moment. Those of a vCPU that is off
+/// the CPU do, and stay what they are until it runs again (other CPUs set `next` and `locked`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VcpuFacts {
     /// Preemption count as of [`holdfast_policy::preempt_count`].
@@ -42,8 +42,8 @@ pub struct VcpuFacts {
     pub task: Option<Gva>,
     /// Is it the idle task? `None` where the kernel's layout does not tell.
     pub idle: Option<bool>,
-    /// Do other CPUs want a function called on this one, and perhaps spin until it was? `None` where
-    /// the kernel's layout does not tell.
+    /// Do other CPUs want a function called on this one, and perhaps spin until it was? `None`
+    /// where the kernel's layout does not tell.
     pub calls_pending: Option<bool>,
 }
 

@@ -2,8 +2,8 @@
 //! Does a layout describe the kernel that runs now?
 //!
 //! Memory can hold the BTF of kernels that no longer run, and the wrong layout would read arbitrary
-//! words as if they were facts. A layout is believed only if what it points to on every vCPU is what
-//! a running kernel would have there, and agrees between vCPUs.
+//! words as if they were facts. A layout is believed only if what it points to on every vCPU is
+//! what a running kernel would have there, and agrees between vCPUs.
 
 use crate::{
     address::{Gpa, Gva, Hva, PAGE_SIZE, Slot},
@@ -63,7 +63,8 @@ pub enum Misfit {
         /// Number both have.
         cpu: u32,
     },
-    /// It may well be, but the kernel still boots and has not written what tells where its direct map begins.
+    /// It may well be, but the kernel still boots and has not written what tells where its direct
+    /// map begins.
     #[error("its clocks are not set up yet")]
     Booting,
     /// The distance between two per-CPU areas is not what the guest's own pointers say.
@@ -222,8 +223,8 @@ fn agree(layout: &Layout, seen: &[(Vcpu, Words)]) -> Result<Fit, Misfit> {
             return Err(Misfit::SameCpu { vcpus, cpu: pair[0].cpu });
         }
     }
-    // Areas lie in the direct map, so guest-virtual and guest-physical distances are equal. Where the
-    // offset counts from (zero, or the link address from 6.15 on) is the same for all CPUs.
+    // Areas lie in the direct map, so guest-virtual and guest-physical distances are equal. Where
+    // the offset counts from (zero, or the link address from 6.15 on) is the same for all CPUs.
     let bias = |(vcpu, words): &(Vcpu, Words)| {
         words.per_cpu_offset.map(|offset| offset.wrapping_sub(vcpu.area.get()))
     };

@@ -11,7 +11,8 @@
 //! | 6.2 to 6.14 | `pcpu_hot.preempt_count` | `pcpu_hot.cpu_number`, `pcpu_hot.current_task` |
 //!
 //! Checked on Debian's 6.1, 6.12, 7.2 and 7.3: all four name the section `.data..percpu`. The bits
-//! of the preemption count are the same where it has 32 of them; see [`holdfast_policy::preempt_count`].
+//! of the preemption count are the same where it has 32 of them; see
+//! [`holdfast_policy::preempt_count`].
 
 use std::fmt;
 
@@ -175,8 +176,8 @@ impl Layout {
         })
     }
 
-    /// Is everything in the same place? Two builds of a kernel, of which a guest may have both in its memory
-    /// when it was updated, often differ in the length of the area only.
+    /// Is everything in the same place? Two builds of a kernel, of which a guest may have both in
+    /// its memory when it was updated, often differ in the length of the area only.
     pub(crate) fn has_words_of(&self, other: &Self) -> bool {
         *self == Self { area_len: self.area_len, ..*other }
     }
@@ -310,7 +311,8 @@ impl<'a> PerCpu<'a> {
         {
             return Err(odd);
         }
-        // With paravirtual spinlocks the node wraps the MCS lock; without, older kernels' node is one.
+        // With paravirtual spinlocks the node wraps the MCS lock; without, older kernels' node is
+        // one.
         let (mcs_at, mcs) = match self.btf.member(element, "mcs")? {
             Some(mcs) => (mcs.offset, mcs.type_id),
             None => (0, element),

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Reading a guest from outside: from the memory of the process that runs it to what each vCPU does.
+//! Reading a guest from outside: from the memory of the process that runs it to what each vCPU
+//! does.
 //!
 //! KVM knows the host address of each vCPU's steal-time record, which lies in the static per-CPU
-//! area of the guest's kernel. The kernel's BTF, which lies in the guest's memory, says how far from
-//! it everything else is. That is all it takes: no symbols, no page tables, no help from the guest.
+//! area of the guest's kernel. The kernel's BTF, which lies in the guest's memory, says how far
+//! from it everything else is. That is all it takes: no symbols, no page tables, no help from the
+//! guest.
 //!
 //! ```no_run
 //! use holdfast_guest::{Reader, Slot, VcpuRecord};

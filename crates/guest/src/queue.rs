@@ -56,8 +56,8 @@ impl Queue {
 impl ResolvedGuest {
     /// Reads all vCPUs and puts those that wait for contended locks in order, one queue a lock.
     ///
-    /// A waiter that nobody points to is the head of its queue, whatever its `locked` word says, with
-    /// one exception: between taking its place and linking itself to its predecessor, a few
+    /// A waiter that nobody points to is the head of its queue, whatever its `locked` word says,
+    /// with one exception: between taking its place and linking itself to its predecessor, a few
     /// instructions, a waiter looks like the head of a queue of its own. The order of the result is
     /// that of the heads in [`vcpus`](Self::vcpus).
     pub fn queues(&self, mem: &dyn GuestMemory) -> Result<Vec<Queue>, ReadError> {
@@ -112,7 +112,8 @@ impl ResolvedGuest {
         Ok(queues)
     }
 
-    /// Walks from `start`, marking what it passes; ends after at most as many steps as there are places.
+    /// Walks from `start`, marking what it passes; ends after at most as many steps as there are
+    /// places.
     fn follow(
         &self,
         start: usize,

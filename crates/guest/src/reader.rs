@@ -23,8 +23,8 @@ use crate::{
 
 /// Layouts kept. Forgotten all at once when full: guests decide what is in here.
 const CACHE_MAX: usize = 64;
-/// The exhaustive pass is made at most this often for one process, and takes at most one part in so many
-/// of a CPU: it costs a quarter of a second of CPU time for each GiB, and a guest without BTF
+/// The exhaustive pass is made at most this often for one process, and takes at most one part in so
+/// many of a CPU: it costs a quarter of a second of CPU time for each GiB, and a guest without BTF
 /// would otherwise pay it at every attempt.
 const EXHAUST_EVERY: Duration = Duration::from_secs(60);
 const EXHAUST_PART: u32 = 100;
@@ -94,9 +94,9 @@ impl Reader {
     /// Finds out how to read the guest that process `pid` runs.
     ///
     /// Call it when a guest appears, and again when its records or slots change (reboot, hot-plug).
-    /// Takes tens of milliseconds where the sampled pass finds the kernel's BTF, which is the rule. Where
-    /// it does not, memory is searched exhaustively, half a second for 4 GiB, but at most once a minute
-    /// for one process.
+    /// Takes tens of milliseconds where the sampled pass finds the kernel's BTF, which is the rule.
+    /// Where it does not, memory is searched exhaustively, half a second for 4 GiB, but at most
+    /// once a minute for one process.
     pub fn resolve(
         &self,
         pid: u32,

@@ -99,9 +99,9 @@ impl ResolvedGuest {
 
     /// The offsets as distances from the steal-time record, the same for all vCPUs of the guest.
     ///
-    /// The address of a word is the record's host address plus its distance. All of them were checked
-    /// to lie in the record's memory slot for every vCPU the guest was resolved with; one that is
-    /// plugged in later has to be resolved first.
+    /// The address of a word is the record's host address plus its distance. All of them were
+    /// checked to lie in the record's memory slot for every vCPU the guest was resolved with; one
+    /// that is plugged in later has to be resolved first.
     pub fn deltas(&self) -> Deltas {
         let delta = |offset| self.layout.from_steal_time(offset);
         Deltas {

@@ -166,7 +166,8 @@ const fn info(kind: u32, vlen: u32) -> u32 {
     kind << 24 | vlen
 }
 
-/// A per-CPU section with `steal_time` and a `pcpu_hot` of type 4, then `more` types from number 4 on.
+/// A per-CPU section with `steal_time` and a `pcpu_hot` of type 4, then `more` types from number 4
+/// on.
 fn with_hot(more: &[u32]) -> Vec<u8> {
     let mut types = vec![
         STEAL_TIME,
@@ -245,8 +246,8 @@ fn says_what_is_wrong_with_a_blob() {
     assert_eq!(parse(&big_endian), BtfError::Header);
 }
 
-/// A kernel's BTF with types of unknown kinds, and one of a known kind, after its own; and layouts of
-/// the first kinds.
+/// A kernel's BTF with types of unknown kinds, and one of a known kind, after its own; and layouts
+/// of the first kinds.
 fn with_unknown_kinds(kernel: &[u8], kinds: [u32; 2], layouts: &[[u8; 2]]) -> Vec<u8> {
     let word = |at: usize| u32::from_le_bytes(kernel[at..at + 4].try_into().unwrap());
     let words = |at: usize, len: u32| -> Vec<u32> {

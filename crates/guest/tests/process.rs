@@ -124,8 +124,8 @@ fn a_file_that_fits_saves_the_exhaustive_pass() {
     assert_eq!(exhausts(&Reader::with_files(&files)), (Some(layout), false));
 }
 
-/// 4 GiB in a second is promised; this is a quarter of both, in CPU time so that a busy machine does
-/// not matter. `examples/scan.rs` measures it with realistic content.
+/// 4 GiB in a second is promised; this is a quarter of both, in CPU time so that a busy machine
+/// does not matter. `examples/scan.rs` measures it with realistic content.
 #[test]
 fn the_sampled_pass_covers_4_gib_in_a_second() {
     let thread_cpu = || {

@@ -14,15 +14,15 @@ pub(crate) type BoxedError = Box<dyn std::error::Error + Send + Sync>;
 pub enum ObserverError {
     /// The kernel has no BTF.
     #[error(
-        "this kernel has no BTF (no {}): it takes one built with CONFIG_DEBUG_INFO_BTF=y, as those of \
-         distributions are",
+        "this kernel has no BTF (no {}): it takes one built with CONFIG_DEBUG_INFO_BTF=y, as those \
+         of distributions are",
         .0.display()
     )]
     NoBtf(PathBuf),
     /// There is no KVM.
     #[error(
-        "this host has no KVM: its module is not loaded; `modprobe kvm_intel` or `modprobe kvm_amd`, \
-         or run this on the host that runs the VMs"
+        "this host has no KVM: its module is not loaded; `modprobe kvm_intel` or `modprobe \
+         kvm_amd`, or run this on the host that runs the VMs"
     )]
     NoKvm,
     /// The types of KVM are not known.
@@ -37,7 +37,8 @@ pub enum ObserverError {
     NoContentionTracepoints,
     /// The process may not load BPF programs.
     #[error(
-        "not permitted to load BPF programs: {missing} is missing; run it as root, or give it {needed}"
+        "not permitted to load BPF programs: {missing} is missing; run it as root, or give it \
+         {needed}"
     )]
     NotPermitted {
         /// The first capability that is missing.
@@ -47,8 +48,8 @@ pub enum ObserverError {
     },
     /// Processes have other numbers here.
     #[error(
-        "this process is in a PID namespace (a container?), {0}, where VMs have other numbers: run it on the \
-         host itself, or give the container the host's (podman: --pid=host)"
+        "this process is in a PID namespace (a container?), {0}, where VMs have other numbers: run \
+         it on the host itself, or give the container the host's (podman: --pid=host)"
     )]
     PidNamespace(String),
     /// No vCPU can be found.
@@ -114,7 +115,8 @@ pub enum ObserverError {
 }
 
 impl ObserverError {
-    /// Exit code of a program that ended because of one that [is unsupported](Self::is_unsupported).
+    /// Exit code of a program that ended because of one that [is
+    /// unsupported](Self::is_unsupported).
     pub const UNSUPPORTED: u8 = 77;
 
     /// Would any machine refuse what was asked for?

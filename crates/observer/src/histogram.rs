@@ -56,8 +56,8 @@ impl Histogram {
         })
     }
 
-    /// What this share of all times is shorter than: the end of a slot, for where in it they lie is not
-    /// known. At most seven characters.
+    /// What this share of all times is shorter than: the end of a slot, for where in it they lie is
+    /// not known. At most seven characters.
     pub(crate) fn quantile(&self, share: f64) -> String {
         match self.quantile_slot(share) {
             None => "-".into(),

@@ -81,8 +81,8 @@ pub(crate) fn first_line(path: &str) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-/// CPU time of a thread and the time it waited for a CPU, in ns, as the scheduler accounts for them:
-/// what KVM itself reports to the guest as steal time.
+/// CPU time of a thread and the time it waited for a CPU, in ns, as the scheduler accounts for
+/// them: what KVM itself reports to the guest as steal time.
 pub(crate) fn schedstat(pid: u32, tid: u32) -> Option<(u64, u64)> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
     let mut words = text.split_ascii_whitespace().map(str::parse);

@@ -222,8 +222,8 @@ fn unescape(name: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Text of other programs, of guests and in files: nothing in it may steer a terminal, reorder a line
-/// or fill the screen.
+/// Text of other programs, of guests and in files: nothing in it may steer a terminal, reorder a
+/// line or fill the screen.
 pub(crate) fn printable(text: &str, max_chars: usize) -> String {
     text.chars().map(|c| if steers(c) { '?' } else { c }).take(max_chars).collect()
 }

@@ -75,8 +75,8 @@ pub struct Observer<'obj> {
     processes: HashMap<(u32, u64), Process>,
     /// What ended VMs did since they were last told of; each is told of once more.
     ended: Vec<VmSample>,
-    /// Preemptions and halts of each thread that were told, so that it is known what is missing of one that
-    /// is not told of any more.
+    /// Preemptions and halts of each thread that were told, so that it is known what is missing of
+    /// one that is not told of any more.
     told: HashMap<u32, u64>,
     /// Those that were never told.
     untold: u64,
@@ -84,7 +84,8 @@ pub struct Observer<'obj> {
     /// CPU and waiting time that threads had before they were watched.
     unwatched: HashMap<u32, (u64, u64)>,
     attached_ns: u64,
-    /// When the host booted, ns since 1970: fixed once, so that what begins at a tick is one moment.
+    /// When the host booted, ns since 1970: fixed once, so that what begins at a tick is one
+    /// moment.
     boot_ns: i64,
     kvm_events: bool,
 }
@@ -103,7 +104,8 @@ impl Process {
     }
 }
 
-/// VMs that ended are kept until somebody asks; this many are enough for an exporter that nobody scrapes.
+/// VMs that ended are kept until somebody asks; this many are enough for an exporter that nobody
+/// scrapes.
 const MAX_ENDED: usize = 4096;
 
 /// How often counters of threads that have ended are looked for.
@@ -213,8 +215,8 @@ impl<'obj> Observer<'obj> {
         Ok(())
     }
 
-    /// Keeps what VMs did that have just ended, to be told of once more, and makes room for others. What
-    /// threads counted that run on is left for the VM that they run next.
+    /// Keeps what VMs did that have just ended, to be told of once more, and makes room for others.
+    /// What threads counted that run on is left for the VM that they run next.
     fn bury(&mut self) -> Result<(), ObserverError> {
         let map = &self.skel.maps.stats;
         for (kvm, vm) in self.discovery.ended() {

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 
 use crate::error::ObserverError;
 
-/// Writes and flushes a piece of output. False if whoever read it has seen enough and left, which is
-/// no failure: there is nobody left to write for.
+/// Writes and flushes a piece of output. False if whoever read it has seen enough and left, which
+/// is no failure: there is nobody left to write for.
 pub(crate) fn show(out: &mut impl Write, text: &str) -> Result<bool, ObserverError> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),

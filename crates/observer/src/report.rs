@@ -142,7 +142,8 @@ fn per_second(count: u64, seconds: f64) -> String {
     if rate < 99.95 { format!("{rate:.1}") } else { format!("{rate:.0}") }
 }
 
-/// What was counted of a VM and has no column, where any of it happened. What was not counted is not there.
+/// What was counted of a VM and has no column, where any of it happened. What was not counted is
+/// not there.
 fn rest(c: &Counters, readable: bool, seconds: f64) -> String {
     let rate = |count| per_second(count, seconds);
     let average = |sum: u64, of: u64| sum as f64 / of.max(1) as f64;

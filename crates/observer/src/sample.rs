@@ -83,7 +83,8 @@ pub struct Counters {
     /// Time it wanted to run and had no CPU, ns: what KVM reports to the guest as steal time.
     #[serde(skip)]
     pub steal_ns: u64,
-    /// Neither was measured, of some vCPU at least: its thread ended, or the kernel has no schedstat.
+    /// Neither was measured, of some vCPU at least: its thread ended, or the kernel has no
+    /// schedstat.
     #[serde(skip)]
     pub untimed: bool,
     /// Involuntary switches.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Answers requests for samples, one line each, for programs that want them at moments of their own.
+//! Answers requests for samples, one line each, for programs that want them at moments of their
+//! own.
 
 use std::io::{self, BufRead, Write};
 use std::sync::mpsc::{self, RecvTimeoutError};

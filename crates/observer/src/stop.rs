@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Ctrl-C asks a command to end in order: what it has is written, what it attached is detached. Asked
-//! again it ends at once, as it may be stuck in a write that nobody reads.
+//! Ctrl-C asks a command to end in order: what it has is written, what it attached is detached.
+//! Asked again it ends at once, as it may be stuck in a write that nobody reads.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,15 +10,15 @@ use libc::c_int;
 use crate::error::ObserverError;
 use crate::host::monotonic_ns;
 
-/// Signals that come together are one wish: timeout(1) sends each twice, a shell passes on the SIGHUP
-/// that the kernel has sent already.
+/// Signals that come together are one wish: timeout(1) sends each twice, a shell passes on the
+/// SIGHUP that the kernel has sent already.
 const TOGETHER_NS: u64 = 500_000_000;
 
 /// When somebody asked; 0 if nobody has.
 static ASKED_NS: AtomicU64 = AtomicU64::new(0);
 
-/// From now on SIGINT, SIGTERM and SIGHUP ask, and do not kill. Those that are ignored stay so: that is
-/// how nohup(1), and a shell that starts a job in the background, protect it.
+/// From now on SIGINT, SIGTERM and SIGHUP ask, and do not kill. Those that are ignored stay so:
+/// that is how nohup(1), and a shell that starts a job in the background, protect it.
 pub(crate) fn on_signals() -> Result<(), ObserverError> {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         if is_ignored(signal) {
@@ -91,7 +91,8 @@ mod tests {
     /// Far beyond what a loaded machine takes.
     const DEADLINE: Duration = Duration::from_secs(60);
 
-    /// Not a test of its own, but the process that the others signal. It is stuck once it was asked.
+    /// Not a test of its own, but the process that the others signal. It is stuck once it was
+    /// asked.
     #[test]
     #[ignore = "the other tests start it"]
     fn child() {

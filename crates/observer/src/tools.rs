@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Programs of others, which tests ask what they make of our output.
 //!
-//! `make test` installs them (`scripts/install-test-tools`) and says where: then one that is missing is a
-//! failure, as what it proves would go unproven. Without it, a test that finds none says so and passes.
+//! `make test` installs them (`scripts/install-test-tools`) and says where: then one that is
+//! missing is a failure, as what it proves would go unproven. Without it, a test that finds none
+//! says so and passes.
 
 use std::path::PathBuf;
 use std::process::Command;

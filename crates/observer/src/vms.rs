@@ -65,8 +65,8 @@ pub struct VcpuInfo {
     pub words: BTreeMap<&'static str, u64>,
 }
 
-/// Lists VMs, and looks into those whose vCPUs run within `wait`. Returns early once each has run and is
-/// readable, and none was found for a while.
+/// Lists VMs, and looks into those whose vCPUs run within `wait`. Returns early once each has run
+/// and is readable, and none was found for a while.
 pub fn list_vms(wait: Duration, btf: &[BtfFiles]) -> Result<VmList, ObserverError> {
     /// A running vCPU is loaded many times a second; a busy host may keep one away for longer.
     const QUIET: Duration = Duration::from_millis(500);
@@ -97,8 +97,8 @@ pub fn list_vms(wait: Duration, btf: &[BtfFiles]) -> Result<VmList, ObserverErro
     Ok(VmList { schema: "holdfast.vms/1", vms })
 }
 
-/// vCPUs that processes have open, by process: those of idle and paused VMs, too. That a process has
-/// another VM whose vCPUs have the same numbers is not seen.
+/// vCPUs that processes have open, by process: those of idle and paused VMs, too. That a process
+/// has another VM whose vCPUs have the same numbers is not seen.
 fn vcpus_by_process(proc: &Path) -> BTreeMap<u32, BTreeSet<u32>> {
     // What cannot be read has ended, or is no process.
     let entries = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
@@ -108,8 +108,8 @@ fn vcpus_by_process(proc: &Path) -> BTreeMap<u32, BTreeSet<u32>> {
             continue;
         };
         for file in entries(&process.path().join("fd")) {
-            // As virt/kvm/kvm_main.c names them. One without vCPUs (kvm-vm alone) is no VM but somebody who
-            // asks what KVM can do.
+            // As virt/kvm/kvm_main.c names them. One without vCPUs (kvm-vm alone) is no VM but
+            // somebody who asks what KVM can do.
             let vcpu = fs::read_link(file.path()).ok().and_then(|target| {
                 target.to_str()?.strip_prefix("anon_inode:kvm-vcpu:")?.parse().ok()
             });

@@ -47,7 +47,8 @@ impl FakeHost {
         host.write("/sys/kernel/security/lockdown", "[none] integrity confidentiality\n");
         host.write(
             "/sys/kernel/tracing/available_filter_functions",
-            "schedule\nkvm_arch_vcpu_load [kvm]\nkvm_arch_vcpu_destroy [kvm]\nkvm_arch_destroy_vm [kvm]\n",
+            "schedule\nkvm_arch_vcpu_load [kvm]\nkvm_arch_vcpu_destroy [kvm]\nkvm_arch_destroy_vm \
+             [kvm]\n",
         );
         host.write("/sys/module/kvm/initstate", "live\n");
         host.write("/sys/module/kvm_amd/parameters/pause_filter_count", "3000\n");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A booted guest with arbitrary bytes written over it: facts or an error, and no byte read that is not
-//! resident or outside the slot. From crates/guest: `cargo +nightly fuzz run guest`
+//! A booted guest with arbitrary bytes written over it: facts or an error, and no byte read that is
+//! not resident or outside the slot. From crates/guest: `cargo +nightly fuzz run guest`
 
 #![no_main]
 

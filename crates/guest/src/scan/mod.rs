@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Finding the guest kernel's BTF in the guest's memory.
 //!
-//! The blob is part of the kernel image (`.BTF`, between `.notes` and `.BTF_ids`), so it lies in one
-//! piece in guest-physical memory and stays there. It begins at any multiple of 4: at 0x070 and
+//! The blob is part of the kernel image (`.BTF`, between `.notes` and `.BTF_ids`), so it lies in
+//! one piece in guest-physical memory and stays there. It begins at any multiple of 4: at 0x070 and
 //! 0x85c of a page in Debian's 6.1 and 6.12; from 6.15 on it begins a page. There can be more than
 //! one: BTF of modules, which is small and has no per-CPU section, and kernels that ran before a
 //! kexec or a reboot.
@@ -11,8 +11,8 @@
 //!
 //! - *Sampled.* A blob's string section is about 2 MB of identifiers with a NUL after each. One
 //!   resident page in every 256 KiB is looked at. Where it holds such text and so do its neighbours
-//!   (the string tables of programs in the page cache are shorter, and scattered), memory is searched
-//!   backwards for the header.
+//!   (the string tables of programs in the page cache are shorter, and scattered), memory is
+//!   searched backwards for the header.
 //! - *Exhaustive.* Every resident byte is searched for the header, by several threads.
 //!
 //! Only resident pages are read: a scan must not make the guest larger.
@@ -40,8 +40,8 @@ mod texture;
 /// One page in this many bytes is looked at in the sampled pass. Every string section longer than
 /// this is hit; those of Debian's kernels have 1.7 to 2.2 MB.
 const STRIDE: u64 = 256 << 10;
-/// So much text in one piece is taken for a string section. One that is just long enough to be hit by a
-/// sample has a little more.
+/// So much text in one piece is taken for a string section. One that is just long enough to be hit
+/// by a sample has a little more.
 const TEXT_MIN: u64 = STRIDE / 4 * 3;
 /// From a page of strings back to its header at most this far; 5 MB in real blobs.
 const BACK_MAX: u64 = 32 << 20;
@@ -55,8 +55,9 @@ const WINDOW: u64 = 64 << 20;
 /// altogether: a guest full of false headers must not keep us busy.
 const HEADERS_MAX: usize = 4096;
 const EXAMINE_MAX: u64 = 512 << 20;
-/// So many bytes are read in the sampled pass where a sample looks like BTF, some 40 times what a kernel's takes, or
-/// as many as for the samples. Beyond that the exhaustive pass costs less, and is made rarely.
+/// So many bytes are read in the sampled pass where a sample looks like BTF, some 40 times what a
+/// kernel's takes, or as many as for the samples. Beyond that the exhaustive pass costs less, and
+/// is made rarely.
 const CLOSE_MAX: u64 = 256 << 20;
 /// Blobs kept from one scan, and bytes of them: a kernel's has 5 to 7 MB.
 const BLOBS_MAX: usize = 8;

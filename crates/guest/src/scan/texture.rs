@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What pages of a BTF blob look like.
 //!
-//! These only guide the sampled pass: a page taken for BTF that is not costs a little time, one that is
-//! not recognised is found by the exhaustive pass.
+//! These only guide the sampled pass: a page taken for BTF that is not costs a little time, one
+//! that is not recognised is found by the exhaustive pass.
 
 /// Does a page hold what a BTF string section is made of: printable text, a NUL after each piece of
 /// it, no empty pieces? In Debian's 6.1, 6.12 and 7.2 every such page does, with at least 91 NULs.
@@ -22,9 +22,9 @@ pub(super) fn looks_like_strings(page: &[u8]) -> bool {
     nuls >= NULS_MIN
 }
 
-/// Could a page be part of a BTF type section? Its words are offsets of names, numbers of types, sizes,
-/// and kinds in the top byte: small numbers, few of them 0. In Debian's 6.1, 6.12 and 7.2 three quarters
-/// of the words of every page are like that, and less than half are 0.
+/// Could a page be part of a BTF type section? Its words are offsets of names, numbers of types,
+/// sizes, and kinds in the top byte: small numbers, few of them 0. In Debian's 6.1, 6.12 and 7.2
+/// three quarters of the words of every page are like that, and less than half are 0.
 pub(super) fn looks_like_types(page: &[u8]) -> bool {
     const KINDS: u32 = 0x20;
     let words =

@@ -68,7 +68,8 @@ impl FakeVmm {
         assert_eq!(written, bytes.len() as isize, "{}", std::io::Error::last_os_error());
     }
 
-    /// Copies the pages of a fake guest that hold anything, and its per-CPU areas, as a kernel does.
+    /// Copies the pages of a fake guest that hold anything, and its per-CPU areas, as a kernel
+    /// does.
     pub fn load(&self, mem: &FakeMemory) {
         for (n, page) in mem.bytes.chunks(4096).enumerate() {
             let is_area = AREAS.contains(&(n as u64 * 4096));
@@ -124,8 +125,8 @@ pub fn run_if_asked() {
     unsafe { libc::madvise(start as *mut _, len, advice) };
     let user = user.parse().unwrap();
     if user != 0 {
-        // SAFETY: they take numbers. Who changes user is undumpable, and root's in /proc; a program that was executed
-        // as that user is not.
+        // SAFETY: they take numbers. Who changes user is undumpable, and root's in /proc; a program
+        // that was executed as that user is not.
         let done = unsafe {
             [
                 libc::setresgid(user, user, user),

@@ -39,8 +39,8 @@ impl Collector {
         Ok(Self { child, requests, pages })
     }
 
-    /// Answers requests until the collector ends; says how it did. Those that came before a page was begun
-    /// are answered with it, so that many cost no more than one.
+    /// Answers requests until the collector ends; says how it did. Those that came before a page
+    /// was begun are answered with it, so that many cost no more than one.
     pub(super) async fn answer(&mut self, mut asked: mpsc::Receiver<Ask>) -> io::Error {
         loop {
             let ask = tokio::select! {
@@ -96,8 +96,8 @@ impl Collector {
         })
     }
 
-    /// The end of its input ends it; it could not be killed by one without rights. What it attached is
-    /// gone then, but a stuck one is not waited for.
+    /// The end of its input ends it; it could not be killed by one without rights. What it attached
+    /// is gone then, but a stuck one is not waited for.
     pub(super) async fn end(mut self) {
         drop(self.requests.take());
         let _ = timeout(END_TIMEOUT, self.child.wait()).await;

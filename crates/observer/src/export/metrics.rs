@@ -12,7 +12,8 @@ use holdfast_policy::VcpuClass;
 use crate::histogram::{Histogram, NR_SLOTS};
 use crate::sample::{ByClass, Counters, KvmCounters, Sample, VmSample};
 
-/// Bounds of the histogram's buckets, as slots: 2^13 ns (8 us) to 2^29 ns (0.5 s), each 4 times the last.
+/// Bounds of the histogram's buckets, as slots: 2^13 ns (8 us) to 2^29 ns (0.5 s), each 4 times the
+/// last.
 const BUCKETS: std::ops::RangeInclusive<usize> = 13..=29;
 const BUCKET_STEP: usize = 2;
 
@@ -80,8 +81,8 @@ const OF_READABLE_VMS: [(&str, &str, Value); 6] = [
     ),
     (
         "holdfast_vcpu_clock_samples_head_preempted_total",
-        "Clock samples of vCPUs queued for a lock while the next owner of one was preempted, and no \
-         holder.",
+        "Clock samples of vCPUs queued for a lock while the next owner of one was preempted, and \
+         no holder.",
         |c| c.samples_head_off as f64,
     ),
 ];
@@ -232,8 +233,10 @@ mod tests {
         let page = render(&sample(1, 7, 30), "a", Some("holdfast"));
         for line in [
             "holdfast_vcpu_preempted_seconds_count{vm=\"web\",pid=\"7\",class=\"holder\"} 30",
-            "holdfast_vcpu_preempted_seconds_bucket{vm=\"web\",pid=\"7\",class=\"holder\",le=\"0.000524288\"} 0",
-            "holdfast_vcpu_preempted_seconds_bucket{vm=\"web\",pid=\"7\",class=\"holder\",le=\"0.002097152\"} 30",
+            "holdfast_vcpu_preempted_seconds_bucket{vm=\"web\",pid=\"7\",class=\"holder\",le=\"0.000524288\"} \
+             0",
+            "holdfast_vcpu_preempted_seconds_bucket{vm=\"web\",pid=\"7\",class=\"holder\",le=\"0.002097152\"} \
+             30",
             "holdfast_vcpu_pause_exits_total{vm=\"web\",pid=\"7\"} 30",
             "holdfast_lost_events_total{nodename=\"a\"} 0",
             "holdfast_sched_ext_info{scheduler=\"holdfast\",nodename=\"a\"} 1",

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `holdfast export`: metrics for Prometheus, from two processes.
 //!
-//! The *collector* has the rights it takes to load BPF programs, and talks to nobody but its parent,
-//! through a pipe: a line asks it for a page. The *server* talks to the network and has no rights.
+//! The *collector* has the rights it takes to load BPF programs, and talks to nobody but its
+//! parent, through a pipe: a line asks it for a page. The *server* talks to the network and has no
+//! rights.
 
 mod collector;
 mod metrics;
@@ -141,8 +142,8 @@ async fn caught(signal: &mut Option<Signal>) {
     }
 }
 
-/// Says where it serves. Nobody has to be there to read it: nor does it wait where somebody is, and reads
-/// nothing.
+/// Says where it serves. Nobody has to be there to read it: nor does it wait where somebody is, and
+/// reads nothing.
 fn greet(address: SocketAddr) {
     let out = io::stdout();
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

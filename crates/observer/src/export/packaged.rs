@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What `packaging/` has for Prometheus and Grafana: rules and a dashboard that name what is exported.
+//! What `packaging/` has for Prometheus and Grafana: rules and a dashboard that name what is
+//! exported.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -90,7 +91,8 @@ fn names(expression: &str) -> Vec<String> {
 
 #[test]
 fn names_of_an_expression_are_its_series() {
-    let expression = "sum by (le) (rate(a:b_c{vm=~\"x\"}[5m])) / on (vm) d > 0.5 + sum(rate(e[1m])) and on (f) g";
+    let expression = "sum by (le) (rate(a:b_c{vm=~\"x\"}[5m])) / on (vm) d > 0.5 + \
+                      sum(rate(e[1m])) and on (f) g";
     assert_eq!(names(expression), ["a:b_c", "d", "e", "g"]);
 }
 

@@ -12,13 +12,13 @@ use rustix::thread::{
 /// The user and group that own nothing.
 const NOBODY: u32 = 65534;
 
-/// Gives up every capability, and root's user and groups, for good. It is an error if anything is left,
-/// in other threads too.
+/// Gives up every capability, and root's user and groups, for good. It is an error if anything is
+/// left, in other threads too.
 pub(super) fn drop_all() -> io::Result<()> {
     nix::sys::prctl::set_no_new_privs()?;
     clear_ambient_capability_set()?;
-    // That takes CAP_SETPCAP, which a service may lack. The set only limits what programs may be given,
-    // and no program is given anything any more.
+    // That takes CAP_SETPCAP, which a service may lack. The set only limits what programs may be
+    // given, and no program is given anything any more.
     for bit in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << bit);
         if remove_capability_from_bounding_set(capability).is_err() {

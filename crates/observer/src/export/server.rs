@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! HTTP for whoever can reach the port, which every user of this machine can: what one client may take,
-//! of time, memory and descriptors, is limited.
+//! HTTP for whoever can reach the port, which every user of this machine can: what one client may
+//! take, of time, memory and descriptors, is limited.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,8 +21,8 @@ use super::collector::Ask;
 
 /// More than that and one is dropped, see [`Stage::is_in_the_way`].
 pub(super) const MAX_CONNECTIONS: usize = 16;
-/// A scraper asks once it is connected: it may be descheduled between, but not for long. All that may be
-/// connected and ask nothing hold up the next for no longer than this.
+/// A scraper asks once it is connected: it may be descheduled between, but not for long. All that
+/// may be connected and ask nothing hold up the next for no longer than this.
 const ASK_TIMEOUT: Duration = Duration::from_millis(100);
 /// A scraper reads its page at once.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
@@ -73,8 +73,9 @@ struct Connection {
 }
 
 impl Stage {
-    /// May another one have its place at `now`? A scraper asks and reads at once: it is not kept out by those
-    /// that ask nothing or read nothing, and not dropped while it is answered, whoever else connects.
+    /// May another one have its place at `now`? A scraper asks and reads at once: it is not kept
+    /// out by those that ask nothing or read nothing, and not dropped while it is answered, whoever
+    /// else connects.
     fn is_in_the_way(self, now: Instant) -> bool {
         let lasts_longer = |since, limit| now.saturating_duration_since(since) > limit;
         match self {

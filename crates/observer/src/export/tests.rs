@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The exporter as a process of its own, with a script for a collector: what clients, collectors and
-//! signals do to it. Deadlines are far beyond what a loaded machine takes.
+//! The exporter as a process of its own, with a script for a collector: what clients, collectors
+//! and signals do to it. Deadlines are far beyond what a loaded machine takes.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -357,7 +357,8 @@ fn who_is_being_answered_is_not_dropped_for_others() {
 #[test]
 fn many_scrapers_cost_no_more_than_one() {
     let server = Server::start(SLOW);
-    // More than may be connected at once. Each has asked before the next connects, however slow we are.
+    // More than may be connected at once. Each has asked before the next connects, however slow we
+    // are.
     let scrapers = [0; 40].map(|_| {
         let mut scraper = server.connect();
         scraper.write_all(SCRAPE.as_bytes()).unwrap();

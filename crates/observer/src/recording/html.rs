@@ -108,8 +108,8 @@ pub(super) fn picture(recording: &Recording) -> String {
 
 fn table(vms: &[VmSample], seconds: f64) -> String {
     let mut text = String::from(
-        "<h2>VMs</h2><div class=\"wide\"><table><tr><th>VM, guest kernel<th>CPU%<th>LHP%<th>WAIT%<th>PREEMP/s\
-         <th>HOLDER/s<th>HEAD/s<th>p99<th>LOST/s<th>vCPUs</tr>",
+        "<h2>VMs</h2><div class=\"wide\"><table><tr><th>VM, guest \
+         kernel<th>CPU%<th>LHP%<th>WAIT%<th>PREEMP/s<th>HOLDER/s<th>HEAD/s<th>p99<th>LOST/s<th>vCPUs</tr>",
     );
     for vm in vms {
         let total = vm.total();
@@ -135,18 +135,21 @@ fn table(vms: &[VmSample], seconds: f64) -> String {
             vm.vcpus.len(),
         );
     }
-    text + "</table></div><p class=\"legend\">CPU%: of one CPU. LHP%: of its CPU time, \
-            spent waiting for locks while a lock holder or next owner of the VM was preempted; an upper bound of what better \
-            scheduling wins back. WAIT%: waiting for locks, whatever the cause. PREEMP, HOLDER, HEAD: preemptions, those of lock \
-            holders, those of next owners. p99: 99 % of preempted holders were back within. LOST: time that vCPUs which held a \
+    text + "</table></div><p class=\"legend\">CPU%: of one CPU. LHP%: of its CPU time, spent \
+            waiting for locks while a lock holder or next owner of the VM was preempted; an upper \
+            bound of what better scheduling wins back. WAIT%: waiting for locks, whatever the \
+            cause. PREEMP, HOLDER, HEAD: preemptions, those of lock holders, those of next owners. \
+            p99: 99 % of preempted holders were back within. LOST: time that vCPUs which held a \
             lock, served an interrupt or were next in line were kept off the CPU.</p>"
 }
 
-/// VMs and the begin of the second in which their Holders, Irqs and Heads were off for longest, the worst
-/// first. Seconds are those of the recording: the first begins with it, and what was before it does not count.
+/// VMs and the begin of the second in which their Holders, Irqs and Heads were off for longest, the
+/// worst first. Seconds are those of the recording: the first begins with it, and what was before
+/// it does not count.
 fn worst_seconds(notes: &[Note], begin_ns: i64) -> Vec<(u32, i64)> {
-    // Of absences that begin or end in a second, and by how many more than before last for all of it: one
-    // that lasts for hours counts for each of its seconds, and takes no longer than another.
+    // Of absences that begin or end in a second, and by how many more than before last for all of
+    // it: one that lasts for hours counts for each of its seconds, and takes no longer than
+    // another.
     let mut seconds = BTreeMap::<(u32, i64), (i64, i64)>::new();
     for note in notes.iter().filter(|note| is_blocking(note)) {
         let since_begin = |ns: i64| ns.saturating_sub(begin_ns).max(0);
@@ -184,9 +187,9 @@ fn worst_second(recording: &Recording, vm: u32, from: i64) -> String {
     let label =
         recording.about.vms.iter().find(|v| v.pid == vm).map_or(String::new(), |v| v.label());
     let mut text = format!(
-        "<h2>Worst second of {}</h2><p>{:.3} s into the recording. Each mark under a lane \
-         is a moment at which it was found waiting for a lock; a red one, while a holder or next owner was \
-         preempted.</p><p class=\"legend\">{}</p>",
+        "<h2>Worst second of {}</h2><p>{:.3} s into the recording. Each mark under a lane is a \
+         moment at which it was found waiting for a lock; a red one, while a holder or next owner \
+         was preempted.</p><p class=\"legend\">{}</p>",
         escape(&label),
         (from - recording.about.begin_ns) as f64 / 1e9,
         legend(),
@@ -284,8 +287,8 @@ fn lanes(recording: &Recording, vm: u32, from: i64, len_ns: i64) -> (String, usi
     (svg, height)
 }
 
-/// What is drawn of a vCPU. What begins and ends in the same pixels is one mark: there is no more to see,
-/// and a page of a million marks is not shown by any browser.
+/// What is drawn of a vCPU. What begins and ends in the same pixels is one mark: there is no more
+/// to see, and a page of a million marks is not shown by any browser.
 #[derive(Default)]
 struct Lane {
     /// By first and last pixel, and class of style.
@@ -346,8 +349,8 @@ const LEGEND: [(&str, &str); 9] = [
 fn legend() -> String {
     let entry = |(class, text): (&str, &str)| {
         format!(
-            "<span><svg width=\"12\" height=\"12\"><rect width=\"12\" height=\"12\" class=\"{class}\"/></svg> \
-             {text}</span> "
+            "<span><svg width=\"12\" height=\"12\"><rect width=\"12\" height=\"12\" \
+             class=\"{class}\"/></svg> {text}</span> "
         )
     };
     LEGEND.map(entry).concat()
@@ -360,7 +363,8 @@ fn bars(title: &str, histogram: &Histogram, class: VcpuClass) -> String {
     let (first, last) = (used.clone().min().unwrap_or(0), used.max().unwrap_or(0));
     let most = histogram.0.iter().copied().max().unwrap_or(1).max(1) as f64;
     let mut svg = format!(
-        "<h2>{}</h2><div class=\"wide\"><svg viewBox=\"0 0 1040 200\" role=\"img\" aria-label=\"histogram\">",
+        "<h2>{}</h2><div class=\"wide\"><svg viewBox=\"0 0 1040 200\" role=\"img\" \
+         aria-label=\"histogram\">",
         escape(title)
     );
     let width = 1000.0 / (last - first + 1) as f64;
@@ -425,7 +429,8 @@ mod tests {
     #[test]
     fn the_worst_second_is_one_of_the_recording_whenever_that_begins() {
         let mut recording = recording();
-        // It begins when a holder that has been off for long comes back, between two seconds of the clock.
+        // It begins when a holder that has been off for long comes back, between two seconds of the
+        // clock.
         recording.about.begin_ns += 13_000_000;
         recording.notes[4].begin_ns -= 20 * SECOND_NS;
         let begin = recording.about.begin_ns;

@@ -122,8 +122,8 @@ impl RecordedVm {
 /// One more than the largest number of a process (`PID_MAX_LIMIT`).
 const PIDS: u32 = 1 << 22;
 
-/// A number for each VM that no other one has: its process', unless that of an earlier one had it, and
-/// then one that no process has.
+/// A number for each VM that no other one has: its process', unless that of an earlier one had it,
+/// and then one that no process has.
 fn numbers(vms: &[RecordedVm]) -> Vec<u32> {
     let mut used = HashSet::new();
     let number = |(i, vm): (usize, &RecordedVm)| {

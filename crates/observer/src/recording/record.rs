@@ -20,8 +20,8 @@ use crate::output::{count, show};
 use crate::skel::types::hf_note;
 use crate::stop;
 
-/// How often notes are taken out of the kernel: it has room for 29 000 of each CPU, and each time takes
-/// a CPU from somebody for a moment.
+/// How often notes are taken out of the kernel: it has room for 29 000 of each CPU, and each time
+/// takes a CPU from somebody for a moment.
 const TAKE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Notes kept until it is known of which VM they are.

@@ -111,8 +111,8 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
     }
 }
 
-/// The file of this name, or that it would get: links are followed, also to where there is nothing yet.
-/// None for devices, pipes, and what a process has open (`/dev/stdout`).
+/// The file of this name, or that it would get: links are followed, also to where there is nothing
+/// yet. None for devices, pipes, and what a process has open (`/dev/stdout`).
 fn file_behind(path: &Path) -> Option<PathBuf> {
     /// As many as the kernel follows.
     const MAX_LINKS: usize = 40;
@@ -134,8 +134,8 @@ fn file_behind(path: &Path) -> Option<PathBuf> {
     None
 }
 
-/// Writes what gets its name only once it is complete, where it is a file: what was there before is not
-/// lost to one that cannot be written.
+/// Writes what gets its name only once it is complete, where it is a file: what was there before is
+/// not lost to one that cannot be written.
 fn write_file(
     path: &Path,
     action: &'static str,

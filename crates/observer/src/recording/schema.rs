@@ -6,8 +6,8 @@ pub(super) const SCHEMA: &str = "holdfast.recording/2";
 pub(super) const KEY: &str = "holdfast.recording";
 
 /// Times are nanoseconds since 1970 in a plain integer, because not everything that reads Parquet
-/// reads timestamps that fine. Columns in this order. The host and the begin of the VM's process tell VMs apart
-/// that have the same number, in recordings that are looked at together.
+/// reads timestamps that fine. Columns in this order. The host and the begin of the VM's process
+/// tell VMs apart that have the same number, in recordings that are looked at together.
 pub(super) const COLUMNS: &str = "
 message holdfast {
     required int64 begin_ns;

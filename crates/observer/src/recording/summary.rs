@@ -53,7 +53,8 @@ impl Recording {
 fn running_ns(spans: &[(i64, i64)]) -> u64 {
     let first = spans.iter().map(|span| span.0).min().unwrap_or(0);
     let last = spans.iter().map(|span| span.1).max().unwrap_or(0);
-    // Those of one vCPU cannot overlap; in a file from elsewhere they may, and their sum has no limit.
+    // Those of one vCPU cannot overlap; in a file from elsewhere they may, and their sum has no
+    // limit.
     let off = spans.iter().map(|(begin, end)| end - begin).fold(0, i64::saturating_add);
     (last - first).saturating_sub(off).max(0) as u64
 }

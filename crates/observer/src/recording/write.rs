@@ -30,7 +30,8 @@ use crate::error::{BoxedError, ObserverError};
 const GROUP: usize = 1 << 16;
 
 /// A recording that is being written. It has its name only once it is complete: a file of Parquet
-/// cannot be read before. Until then it is a hidden file beside it, which no other recording shares.
+/// cannot be read before. Until then it is a hidden file beside it, which no other recording
+/// shares.
 pub(super) struct Writer {
     path: PathBuf,
     partial: NamedTempFile,
@@ -59,8 +60,8 @@ impl Writer {
         Ok(Self { path: path.to_owned(), partial, groups, ends, rows, added, failure })
     }
 
-    /// Adds rows; they are in the file at the latest when it is finished. That they cannot be written is
-    /// said then, too: what is in the file already is kept.
+    /// Adds rows; they are in the file at the latest when it is finished. That they cannot be
+    /// written is said then, too: what is in the file already is kept.
     pub(super) fn add(&mut self, notes: &[Note], about: &About) {
         self.rows.extend_from_slice(notes);
         self.added += notes.len() as u64;
@@ -87,8 +88,8 @@ impl Writer {
         }
     }
 
-    /// Writes what is left, and gives the file its name. After a failure it has the groups that were
-    /// complete before, and says how many events are not in it.
+    /// Writes what is left, and gives the file its name. After a failure it has the groups that
+    /// were complete before, and says how many events are not in it.
     pub(super) fn finish(mut self, about: &About) -> std::result::Result<(), ObserverError> {
         self.flush(about);
         let Self { path, mut partial, groups, ends, added, mut failure, .. } = self;
@@ -113,7 +114,8 @@ impl Writer {
         };
         if let Err(error) = partial.persist(&path) {
             let why = format!("{}; all of it is in {}", error.error, error.file.path().display());
-            // That it cannot even be kept is not to be expected, and nothing could be done about it.
+            // That it cannot even be kept is not to be expected, and nothing could be done about
+            // it.
             let _ = error.file.keep();
             return Err(failed(&path, why));
         }
@@ -161,7 +163,8 @@ fn check_target(path: &Path) -> std::result::Result<(), ObserverError> {
 
 fn begin(partial: &NamedTempFile) -> Result<SerializedFileWriter<File>> {
     let schema = Arc::new(parse_message_type(COLUMNS)?);
-    // No indexes of pages: they would be kept in memory until the end, and nothing looks for single rows.
+    // No indexes of pages: they would be kept in memory until the end, and nothing looks for single
+    // rows.
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
         .set_statistics_enabled(EnabledStatistics::Chunk)
@@ -174,8 +177,8 @@ fn begin(partial: &NamedTempFile) -> Result<SerializedFileWriter<File>> {
     Ok(writer)
 }
 
-/// Ends the file after these groups. The writer of the format's library could not: it cannot leave out
-/// a group that found no room.
+/// Ends the file after these groups. The writer of the format's library could not: it cannot leave
+/// out a group that found no room.
 fn close(file: &mut File, end: u64, groups: &[RowGroupMetaData], about: &About) -> Result<()> {
     let json = serde_json::to_string(about).map_err(|e| ParquetError::External(e.into()))?;
     let schema = SchemaDescriptor::new(Arc::new(parse_message_type(COLUMNS)?));

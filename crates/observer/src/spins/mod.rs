@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `holdfast spins`: how long this kernel waits for its own locks. For inside a guest, where it shows
-//! what lock-holder preemption looks like to the victim, or for bare metal, where it does not.
+//! `holdfast spins`: how long this kernel waits for its own locks. For inside a guest, where it
+//! shows what lock-holder preemption looks like to the victim, or for bare metal, where it does
+//! not.
 
 mod cycles;
 mod probe;

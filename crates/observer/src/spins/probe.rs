@@ -15,8 +15,8 @@ use crate::spins_skel::{SpinsSkel, SpinsSkelBuilder};
 /// What the kernel's BTF has where there is such a tracepoint.
 const TRACEPOINTS: [&str; 2] = ["btf_trace_contention_begin", "btf_trace_contention_end"];
 
-/// libbpf says of a tracepoint that is missing what it says of much else (ESRCH), so the kernel's types
-/// are asked. They are not if they could not be read.
+/// libbpf says of a tracepoint that is missing what it says of much else (ESRCH), so the kernel's
+/// types are asked. They are not if they could not be read.
 fn why_not_loaded(source: libbpf_rs::Error, kernel_types: &[u8]) -> ObserverError {
     // A name in BTF is a string between two zeroes.
     let has = |name: &str| {

@@ -9,7 +9,8 @@ use crate::output::missing;
 
 /// Peaks further apart than this, in powers of two, have different causes.
 const APART: usize = 4;
-/// A wait of this order, 2^18 ns (0.26 ms), is longer than any critical section: somebody did not run.
+/// A wait of this order, 2^18 ns (0.26 ms), is longer than any critical section: somebody did not
+/// run.
 const SCHEDULING_SLOT: usize = 18;
 
 pub(super) fn render(waits: &Waits, all: bool) -> String {
@@ -104,8 +105,8 @@ fn modes(lock: &LockWaits, waits: &Waits) -> String {
             "no critical section is that\n  long: the holder was interrupted, or its CPU stopped"
         };
         text.push_str(&format!(
-            "second mode: around {}, {share:.2} % of waits\n  and some {of_time:.0} % of the time waited; \
-             {cause}\n",
+            "second mode: around {}, {share:.2} % of waits\n  and some {of_time:.0} % of the time \
+             waited; {cause}\n",
             around(last)
         ));
     } else {

@@ -34,8 +34,8 @@ pub fn top(interval: Duration, frequency_hz: u32, btf: &[BtfFiles]) -> Result<()
     with_terminal(|terminal| run(terminal, &mut observer, interval))
 }
 
-/// Gives the terminal to somebody, and takes it back as it was, also after a panic: the hook that does
-/// so is ratatui's.
+/// Gives the terminal to somebody, and takes it back as it was, also after a panic: the hook that
+/// does so is ratatui's.
 fn with_terminal(
     show: impl FnOnce(&mut DefaultTerminal) -> Result<(), ObserverError>,
 ) -> Result<(), ObserverError> {

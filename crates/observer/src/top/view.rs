@@ -152,7 +152,8 @@ fn draw_vm(frame: &mut Frame<'_>, area: Rect, state: &mut State, vm: &VmSample) 
     let total = since_start.map(VmSample::total).unwrap_or_default();
     let absences = Absences::of(&total);
 
-    // The histogram gets what it needs, and the vCPUs the rest, but a third at least, if there are so many.
+    // The histogram gets what it needs, and the vCPUs the rest, but a third at least, if there are
+    // so many.
     let room = area.height.saturating_sub(1);
     let needed = u16::try_from(absences.slots().len().max(1) + AROUND).unwrap_or(u16::MAX);
     let all = u16::try_from(vm.vcpus.len() + 1).unwrap_or(u16::MAX);
@@ -209,8 +210,8 @@ impl Absences {
         first.map_or(0..0, |first| first..(0..NR_SLOTS).rfind(is_used).map_or(first, |l| l + 1))
     }
 
-    /// In so many lines below a headline. Where there is no room for all, the shortest are one line: long
-    /// ones are what hurts.
+    /// In so many lines below a headline. Where there is no room for all, the shortest are one
+    /// line: long ones are what hurts.
     fn render(&self, lines: usize) -> String {
         const BAR: u64 = 19;
         let slots = self.slots();
@@ -396,7 +397,8 @@ mod tests {
         for what in ["HOLDER preempted 1200 times", "HEAD preempted 1680 times", "WAIT%", "PLE"] {
             assert!(text.contains(what), "{what}: {text}");
         }
-        // The longest are there, and those for which there is no room are counted in the first line.
+        // The longest are there, and those for which there is no room are counted in the first
+        // line.
         assert!(
             text.contains("8.4ms -> 17ms: 0        |                    120      |*"),
             "{text}"
