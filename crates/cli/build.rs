@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Tells the program which commit it is built from, for the provenance of results.
+//! Gives the program the commit that it is built from, for the provenance of results.
 
 use std::process::Command;
 

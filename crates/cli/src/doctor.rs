@@ -9,13 +9,11 @@ use holdfast_checks::{Check, Host, Report, SCHEDULER_PROGRAMS, SPINS_PROGRAMS, V
 
 use crate::print;
 
-/// Fix: checks whether this host can be looked at, whether it can run scx_holdfast, and whether
-/// that would be safe.
+/// Checks whether Holdfast can observe VMs on this host and run scx_holdfast, and says what to fix.
 ///
-/// Changes nothing: BPF programs are given to the kernel, which says whether it takes them, and
-/// dropped; none is attached.
-/// `scx_holdfast` makes those that can forbid it before it loads, and refuses where one fails;
-/// `warn` is for what works, but not as it could. Exits with 0 if nothing fails, else with 1.
+/// Changes nothing: the kernel verifies the BPF programs, and none is attached. `scx_holdfast`
+/// makes the same checks before it loads, and refuses to load if one fails. `warn` marks things
+/// that work, but not as well as they could. Exits with 0 if no check fails, else with 1.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print one JSON object of schema holdfast.doctor/1.
@@ -34,14 +32,14 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What follows from the checks, a line for each thing that somebody may want to do.
+/// The conclusions: one line for each use of Holdfast that the checks allow or forbid.
 fn conclusions(report: &Report) -> String {
     let named =
         |checks: Vec<&Check>| checks.iter().map(|check| check.name).collect::<Vec<_>>().join(", ");
-    let looking = "Looking at VMs (holdfast vms, report, top, ...)";
+    let looking = "Observing VMs (holdfast vms, report, top, ...)";
     let looking = match report.blind().collect::<Vec<_>>() {
-        blind if blind.is_empty() => format!("{looking}: nothing it needs is missing."),
-        blind => format!("{looking} fails or shows none here: {}.", named(blind)),
+        blind if blind.is_empty() => format!("{looking}: nothing that it needs is missing."),
+        blind => format!("{looking} fails here, or shows no VM: {}.", named(blind)),
     };
     let spins = match report.verdict_of(SPINS_PROGRAMS) {
         Some(Verdict::Fail) => format!("holdfast spins does not work here: {SPINS_PROGRAMS}.\n"),
@@ -49,14 +47,17 @@ fn conclusions(report: &Report) -> String {
     };
     let scheduling = match report.unschedulable().collect::<Vec<_>>() {
         failed if !failed.is_empty() => {
-            format!("scx_holdfast would not run here: {}; -> says what to do.", named(failed))
+            format!(
+                "scx_holdfast would not run here: {}; the lines marked -> say how to fix it.",
+                named(failed)
+            )
         }
         _ if report.verdict_of(SCHEDULER_PROGRAMS) == Some(Verdict::Ok) => {
             "scx_holdfast can run here.".into()
         }
         _ => format!(
-            "scx_holdfast may run here: every check that was made passed, but not \
-             {SCHEDULER_PROGRAMS}."
+            "scx_holdfast may run here: all other checks passed, but {SCHEDULER_PROGRAMS} was not \
+             made."
         ),
     };
     format!("{looking}\n{spins}{scheduling}\n")
@@ -84,30 +85,30 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_does_not_load_is_the_end_of_what_needs_it() {
+    fn a_program_that_does_not_load_rules_out_the_commands_that_need_it() {
         let said = |checks: &[Check]| conclusions(&report(checks));
         let all = said(&[ok(DISCOVERY_PROGRAMS), ok(OBSERVER_PROGRAMS), ok(SCHEDULER_PROGRAMS)]);
         assert!(
-            all.contains("nothing it needs is missing") && all.contains("can run here"),
+            all.contains("nothing that it needs is missing") && all.contains("can run here"),
             "{all}"
         );
 
         let none = said(&[fail(DISCOVERY_PROGRAMS), ok(OBSERVER_PROGRAMS)]);
         assert!(
-            none.contains(&format!("fails or shows none here: {DISCOVERY_PROGRAMS}")),
+            none.contains(&format!("fails here, or shows no VM: {DISCOVERY_PROGRAMS}")),
             "{none}"
         );
         assert!(none.contains(&format!("would not run here: {DISCOVERY_PROGRAMS};")), "{none}");
 
         let scheduling =
             said(&[ok(SCHEDULER_PROGRAMS), fail(OBSERVER_PROGRAMS), fail(SPINS_PROGRAMS)]);
-        assert!(scheduling.contains(&format!("none here: {OBSERVER_PROGRAMS}.")), "{scheduling}");
+        assert!(scheduling.contains(&format!("shows no VM: {OBSERVER_PROGRAMS}.")), "{scheduling}");
         assert!(scheduling.contains("spins does not work here"), "{scheduling}");
         assert!(scheduling.contains("scx_holdfast can run here"), "{scheduling}");
     }
 
     #[test]
-    fn what_was_not_tried_is_not_vouched_for() {
+    fn a_check_that_was_skipped_is_not_reported_as_passed() {
         let said = conclusions(&report(&[Check::skip(SCHEDULER_PROGRAMS, "not tried")]));
         assert!(said.contains("may run here") && !said.contains("can run here"), "{said}");
     }

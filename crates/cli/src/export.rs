@@ -6,21 +6,23 @@ use std::process::ExitCode;
 
 use crate::outcome;
 
-/// See: serves metrics of every VM to Prometheus, at http://127.0.0.1:9746/metrics.
+/// Serves metrics of every VM to Prometheus, at http://127.0.0.1:9746/metrics.
 ///
-/// Started as root; the process that serves then gives up all rights, and only another one, which
-/// talks to nobody else, keeps what it takes to observe.
+/// Start it as root. It splits into two processes. The server gives up all rights; the collector
+/// keeps the rights that observing takes, and talks to the server alone.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Address to listen at; it has to be of this machine only.
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9746", value_parser = loopback)]
+    /// Loopback address and port to listen at.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9746")]
+    #[arg(value_parser = loopback)]
     listen: SocketAddr,
 
-    /// Ticks of the sampling clock per second and CPU; 0 for none.
-    #[arg(long, value_name = "HZ", default_value_t = 19, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    /// Ticks of the sampling clock per second and CPU; 0 turns the clock off.
+    #[arg(long, value_name = "HZ", default_value_t = 19)]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=10_000))]
     frequency: u32,
 
-    /// Print a page for each line read from standard input: what the serving process starts.
+    /// Print a page for each line read from standard input: the server starts its collector so.
     #[arg(long, conflicts_with = "listen", hide = true)]
     collect: bool,
 

@@ -25,18 +25,17 @@ use crate::{SKIPPED, complain, output_file, print, wrong_usage};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Runs experiments and shows what came of them.
+    /// Runs experiments and shows their results.
     ///
-    /// Boots a stock Linux kernel as a KVM host, emulated where this machine has no usable KVM,
-    /// starts unmodified guests in it and measures each case under each contender in short,
+    /// Boots a stock Linux kernel as a KVM host, emulated where this machine has no usable KVM.
+    /// Starts unmodified guests in it and measures each case under each contender in short,
     /// alternating windows. Without --here nothing on this machine is installed or changed. Ctrl-C
-    /// ends it in order: what was measured until then is kept, marked partial. The same command
-    /// then goes on where it was.
+    /// ends the run in order: the windows measured so far are kept, and the result is marked
+    /// partial. The same command then continues the run.
     Run(RunArgs),
     /// Shows a result again.
     Report(ReportArgs),
-    /// Downloads what the lab needs (QEMU and kernels, from Debian), so that later runs need no
-    /// network.
+    /// Downloads QEMU and kernels from Debian, so that later runs need no network.
     Fetch(FetchArgs),
     /// Lists the experiments that come with this program, or those of a directory.
     List(ListArgs),
@@ -44,13 +43,13 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// Experiments to run: TOML files, or names that `holdfast lab list` shows; `all` is those of
-    /// the five sources (s1 to s5) and of several VMs (vms).
+    /// Experiments to run: TOML files, or names that `holdfast lab list` shows. `all` runs the
+    /// replications of published documents (s1 to s5) and the experiments with several VMs (vms).
     #[arg(required = true, value_name = "EXPERIMENT")]
     experiments: Vec<String>,
 
-    /// Fewer and shorter windows, and only the cases that matter most: shows which way each row
-    /// goes, and how sure that is.
+    /// Measure fewer and shorter windows, and only the cases that matter most. The result shows the
+    /// direction of each row, and how certain it is.
     #[arg(long)]
     quick: bool,
 
@@ -58,21 +57,22 @@ pub(crate) struct RunArgs {
     #[arg(long = "case", value_name = "NAME")]
     cases: Vec<String>,
 
-    /// Begin anew where a run of the same experiments was stopped; else it goes on where it was.
+    /// Start over instead of continuing a stopped run of the same experiments.
     #[arg(long)]
     afresh: bool,
 
     /// Directory for result.json, report.html and samples.jsonl.
     ///
-    /// Without it: results/NAME, where NAME is what is run first.
+    /// The default is results/NAME, where NAME is the first experiment.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
-    /// Rounds instead of the experiments' own; fewer than 6 cannot show a significant difference.
+    /// Number of rounds, in place of the experiments' own; fewer than 6 cannot show a significant
+    /// difference.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1000))]
     rounds: Option<u32>,
 
-    /// Show what the scheduler counted of its decisions, too.
+    /// Also show the scheduler's counters of its decisions.
     #[arg(long, short)]
     verbose: bool,
 
@@ -85,29 +85,30 @@ pub(crate) struct RunArgs {
     check: bool,
 
     /// Use this machine as the host instead of booting one: schedulers are loaded here, KVM is
-    /// reloaded, guests and hogs run beside whatever else does. Needs root.
+    /// reloaded, guests and hogs run beside everything else on it. Needs root.
     ///
-    /// Experiments are scaled to the CPUs that this program may use (see taskset(1)): as many times
-    /// the vCPUs, loops and threads as there are times the pCPUs they are written for.
+    /// Experiments are scaled to the CPUs that this program may use (see taskset(1)): the numbers
+    /// of vCPUs, loops and threads grow in proportion to the pCPUs.
     #[arg(long, conflicts_with = "accel")]
     here: bool,
 
-    /// Use this many of this machine's CPUs, and scale experiments to them; all unless given.
-    #[arg(long, value_name = "N", requires = "here", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Use this many of this machine's CPUs, and scale experiments to them; all by default.
+    #[arg(long, value_name = "N", requires = "here")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pcpus: Option<u32>,
 
-    /// What runs the host.
+    /// How the host is run.
     #[arg(long, value_enum, default_value_t = AccelArg::Auto)]
     accel: AccelArg,
 
-    /// Hosts that measure an experiment together; as many as this machine has CPUs and memory for
-    /// unless given. Only emulated hosts that count their instructions do, which notice nothing of
-    /// each other.
+    /// Number of hosts that measure an experiment together; by default as many as this machine has
+    /// CPUs and memory for. Only emulated hosts that count their instructions share a machine,
+    /// because they do not influence each other.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     hosts: Option<u32>,
 
-    /// Directory with the programs built; unless given that of this program, or
-    /// ../lib/holdfast from there.
+    /// Directory with the built programs; by default this program's own, or ../lib/holdfast from
+    /// there.
     #[arg(long, value_name = "DIR")]
     dist: Option<PathBuf>,
 
@@ -118,7 +119,7 @@ pub(crate) struct RunArgs {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum AccelArg {
-    /// KVM where it can be used, else emulation.
+    /// KVM where it is usable, else emulation.
     Auto,
     /// Emulation.
     Tcg,
@@ -132,15 +133,15 @@ pub(crate) struct ReportArgs {
     #[arg(value_name = "RESULT")]
     result: PathBuf,
 
-    /// Show what the scheduler counted of its decisions, too.
+    /// Also show the scheduler's counters of its decisions.
     #[arg(long, short)]
     verbose: bool,
 
-    /// Write the page with plots here, too.
+    /// Also write a page with plots to this file.
     #[arg(long, value_name = "FILE", value_parser = output_file)]
     html: Option<PathBuf>,
 
-    /// Write it as Markdown here, too.
+    /// Also write the result as Markdown to this file.
     #[arg(long, value_name = "FILE", value_parser = output_file)]
     markdown: Option<PathBuf>,
 
@@ -151,15 +152,15 @@ pub(crate) struct ReportArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct FetchArgs {
-    /// Kernels of guests to fetch, of 6.1, 6.12, 7 and backports; 7, which the host runs, is always
-    /// among them.
+    /// Guest kernels to fetch: 6.1, 6.12, 7 or backports. 7 is always fetched, because the host
+    /// runs it.
     #[arg(long, value_name = "LINE,...", value_delimiter = ',', default_value = "7")]
     kernels: Vec<Kernel>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// A directory with experiments of yours.
+    /// A directory with your own experiments.
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -188,7 +189,7 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         let scaled = experiments.into_iter().map(|e| e.scaled_to(&cpus, memory_mib));
         experiments = match scaled.collect() {
             Err(e) if args.pcpus.is_some() => return Err(wrong_usage(e)),
-            // Not asked for fewer: the machine has no more.
+            // Without --pcpus the machine is too small, and not the request too large.
             Err(e) => return Ok(skipped(e)),
             Ok(scaled) => scaled,
         };
@@ -230,19 +231,19 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Without something that this machine lacks there is nothing to run.
+/// Reports that this machine lacks something that the run needs.
 fn skipped(error: impl Into<anyhow::Error>) -> ExitCode {
     complain(format_args!("skipped: {:#}", error.into()));
     ExitCode::from(SKIPPED)
 }
 
-/// An experiment that does not exist, or is none, is wrong usage; one that cannot be read is a
-/// failure.
+/// An experiment that does not exist or is not valid is wrong usage; a file that cannot be read is
+/// a failure.
 fn unusable(error: ExperimentError) -> anyhow::Error {
     if error.is_wrong_usage() { wrong_usage(error) } else { error.into() }
 }
 
-/// The experiments that have some of `cases`, with those alone.
+/// The experiments that have some of `cases`, reduced to these cases.
 fn only(experiments: Vec<Experiment>, cases: &[String]) -> anyhow::Result<Vec<Experiment>> {
     let names: Vec<_> = experiments.iter().flat_map(|e| &e.cases).map(|c| &c.name).collect();
     if let Some(unknown) = cases.iter().find(|case| !names.contains(case)) {
@@ -254,7 +255,7 @@ fn only(experiments: Vec<Experiment>, cases: &[String]) -> anyhow::Result<Vec<Ex
     Ok(experiments.filter(|e| !e.cases.is_empty()).collect())
 }
 
-/// So many of the CPUs that this program may use; all of them unless given.
+/// The first `wanted` of the CPUs that this program may use; all of them by default.
 fn wanted_cpus(wanted: Option<u32>) -> anyhow::Result<Vec<u32>> {
     let mut cpus = cpus_here();
     let (nr, wanted) = (cpus.len(), wanted.map_or(cpus.len(), |wanted| wanted as usize));
@@ -268,7 +269,7 @@ fn wanted_cpus(wanted: Option<u32>) -> anyhow::Result<Vec<u32>> {
     Ok(cpus)
 }
 
-/// What a directory for it is called.
+/// Name of the directory for the results.
 fn name(args: &RunArgs, experiments: &[Experiment]) -> String {
     let is_all = args.experiments.iter().any(|e| e == builtin::ALL);
     let name = if is_all { builtin::ALL } else { &experiments[0].name };
@@ -276,7 +277,7 @@ fn name(args: &RunArgs, experiments: &[Experiment]) -> String {
 }
 
 fn show(finished: &Finished, args: &RunArgs) -> anyhow::Result<()> {
-    // What could not be written is named below instead.
+    // A file that could not be written is named below instead.
     let places = match &finished.unwritten {
         Some(_) => String::new(),
         None => format!(
@@ -287,16 +288,16 @@ fn show(finished: &Finished, args: &RunArgs) -> anyhow::Result<()> {
     };
     if args.json {
         print(&format!("{}\n", serde_json::to_string(&finished.result)?))?;
-        // Nobody has to be there to read it.
+        // Standard error may be closed.
         let _ = write!(std::io::stderr(), "{places}");
     } else {
         print(&format!("{}\n{places}", terminal::render(&finished.result, args.verbose)))?;
     }
     if let Some(error) = &finished.ended_by {
-        // What is not on disk cannot be gone on with.
+        // A run that is not on disk cannot be continued.
         let advice = match &finished.unwritten {
             Some(_) => "",
-            None => "; given again, without --afresh, the command goes on where it was",
+            None => "; the same command without --afresh continues it",
         };
         complain(format_args!("the run ended early: {error}{advice}"));
     }
@@ -306,20 +307,20 @@ fn show(finished: &Finished, args: &RunArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether a result shows all that its experiments expect, which have to expect something.
+/// Checks a result against its experiments' expectations. Experiments without any are an error.
 fn as_expected(result: &RunResult) -> bool {
     if result.expectations.is_empty() {
         complain("nothing to check: these experiments and cases expect nothing");
         return false;
     }
     if result.partial {
-        complain("nothing is shown by a run that ended before all windows were measured");
+        complain("the run ended before all windows were measured, and shows nothing");
         return false;
     }
     result.expectations.iter().all(|verdict| verdict.met)
 }
 
-/// Programs that are built are beside this one; `make install` has the lab's in ../lib/holdfast.
+/// Built programs are beside this one; `make install` puts the lab's into ../lib/holdfast.
 fn dist_of_this_program() -> anyhow::Result<PathBuf> {
     let exe =
         std::env::current_exe().context("cannot find this program's directory; give --dist")?;
@@ -333,11 +334,11 @@ fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     check_pages(args).map_err(wrong_usage)?;
     let stored = RunResult::read(&args.result)?;
     let verdicts = stored.expectations.clone();
-    // What is shown and checked follows from the windows, not from what was written beside them.
+    // The verdicts shown and checked follow from the windows, and not from those in the file.
     let result = analysis::again(stored);
     if result.expectations != verdicts {
         complain(format_args!(
-            "the verdicts in {} do not follow from its windows; shown are those that do",
+            "the verdicts in {} do not follow from its windows; the verdicts shown do",
             args.result.display()
         ));
     }
@@ -356,7 +357,7 @@ fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// No page takes the place of a measurement or of the other page.
+/// Refuses pages that would overwrite a measurement or each other.
 fn check_pages(args: &ReportArgs) -> anyhow::Result<()> {
     for page in [&args.html, &args.markdown].into_iter().flatten() {
         ensure_no_measurement(page, &args.result)?;
@@ -368,7 +369,7 @@ fn check_pages(args: &ReportArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A page is made again from what was measured, not the other way round.
+/// Refuses to overwrite a measurement: it cannot be made from a page again.
 fn ensure_no_measurement(page: &Path, result: &Path) -> anyhow::Result<()> {
     let is_page = |file: &Path| match (fs::metadata(page), fs::metadata(file)) {
         (Ok(a), Ok(b)) => b.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),
@@ -405,7 +406,7 @@ fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
     for (path, experiment) in experiments {
         match experiment {
             Ok(e) => print_listed(path.display(), &e)?,
-            // One that is broken does not hide the others.
+            // A broken experiment does not hide the others.
             Err(e) => {
                 complain(e);
                 code = ExitCode::FAILURE;
@@ -426,7 +427,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_page_takes_the_place_of_a_measurement_or_of_the_other_page() {
+    fn a_page_overwrites_neither_a_measurement_nor_the_other_page() {
         let dir = tempfile::tempdir().unwrap();
         let result = dir.path().join("result.json");
         fs::write(&result, "what was measured").unwrap();

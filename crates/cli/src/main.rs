@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Finds, measures and removes lock-holder preemption on KVM hosts.
 //!
-//! Subcommands only: what they do is in the crates they call.
+//! Holds the subcommands; the crates that they call do the work.
 
 mod btf;
 mod doctor;
@@ -25,26 +25,26 @@ use clap::{Parser, Subcommand};
 use holdfast_checks::steers;
 use holdfast_observer::ObserverError;
 
-/// Exit code: this machine, or what this process may do, does not allow it.
+/// Exit code: this machine, or the rights of this process, do not allow it.
 const SKIPPED: u8 = ObserverError::UNSUPPORTED;
-/// Exit code: any machine would refuse it. The same as clap's.
+/// Exit code: every machine would refuse it. The same as clap's.
 const WRONG_USAGE: u8 = 2;
 
-/// Something was asked for that cannot be had on any machine.
+/// A request that no machine can fulfil.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:#}")]
 struct WrongUsage(anyhow::Error);
 
-/// As an error that ends the program with [`WRONG_USAGE`].
+/// Makes an error that ends the program with [`WRONG_USAGE`].
 fn wrong_usage(error: impl Into<anyhow::Error>) -> anyhow::Error {
     WrongUsage(error.into()).into()
 }
 
 /// Finds, measures and removes lock-holder preemption on KVM hosts, for unmodified guests.
 ///
-/// Exit codes: 0 done, 1 failed, 2 wrong usage, 77 skipped because this machine, or what this
-/// process may do, does not allow it. Wrong usage is an option, value, experiment or case that does
-/// not exist or cannot be. A file that cannot be read is a failure.
+/// Exit codes: 0 done, 1 failed, 2 wrong usage, 77 skipped because this machine, or the rights of
+/// this process, do not allow it. Wrong usage is an option, value, experiment or case that does not
+/// exist or is not possible. A file that cannot be read is a failure.
 #[derive(Debug, Parser)]
 #[command(version, propagate_version = true, max_term_width = 100)]
 struct Cli {
@@ -56,11 +56,10 @@ struct Cli {
 enum Command {
     Doctor(doctor::Args),
     Export(export::Args),
-    /// Prove: runs experiments on a KVM host in a box, stock scheduler and others side by side.
+    /// Runs experiments in an emulated KVM host: the stock scheduler and others side by side.
     #[command(subcommand)]
     Lab(lab::Command),
-    /// For other programs: counts preemptions of vCPUs by what the vCPU was doing, under any
-    /// scheduler.
+    /// For other programs: counts preemptions of vCPUs by class, under any scheduler.
     ///
     /// Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH)
     /// and a kernel with BTF. Each line printed is a JSON object of schema holdfast.preemptions/1
@@ -76,7 +75,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // What fails is said below, in a sentence; libbpf's own lines are for who asks for them.
+    // Errors are printed below, in a sentence each. libbpf's own lines appear on request only.
     if std::env::var_os("LIBBPF_LOG_LEVEL").is_none() {
         libbpf_rs::set_print(None);
     }
@@ -98,7 +97,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Writes to standard output; a reader that has seen enough and left is no failure.
+/// Writes to standard output. A reader that closes its end early is no failure.
 fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(harmless(text).as_bytes()).and_then(|()| out.flush()) {
@@ -107,14 +106,13 @@ fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Says on standard error what went wrong. That nobody can be told changes nothing about how it
-/// ends.
+/// Prints an error. If standard error cannot be written to, the exit code stays the same.
 fn complain(what: impl Display) {
     let _ = writeln!(std::io::stderr(), "{}", harmless(&format!("holdfast: {what}")));
 }
 
-/// Text as it may be shown: what files, guests and other users named does not steer the terminal.
-/// Valid JSON stays so.
+/// Makes text safe to show: names from files, guests and other users cannot steer the terminal.
+/// Valid JSON stays valid.
 fn harmless(text: &str) -> String {
     let replaced = |c| if steers(c) && !matches!(c, '\n' | '\t') { '?' } else { c };
     text.chars().map(replaced).collect()
@@ -123,13 +121,13 @@ fn harmless(text: &str) -> String {
 /// Value of an option that names a file to write.
 fn output_file(text: &str) -> Result<PathBuf, String> {
     match text {
-        "-" => Err("give the name of a file (./- for one of this name)".into()),
+        "-" => Err("give the name of a file (./- for a file named -)".into()),
         name => Ok(name.into()),
     }
 }
 
-/// Exit code of what the observer did; 77 where this machine, or what this process may do,
-/// does not allow it, 2 where no machine would.
+/// Exit code for a result of the observer: 77 where this machine, or the rights of this process, do
+/// not allow it, 2 where no machine would.
 fn outcome(result: Result<(), ObserverError>) -> anyhow::Result<ExitCode> {
     match result {
         Ok(()) => Ok(ExitCode::SUCCESS),

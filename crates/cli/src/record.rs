@@ -10,10 +10,10 @@ use holdfast_observer::Record;
 use crate::report::seconds;
 use crate::{outcome, output_file, print};
 
-/// See: records every absence of every vCPU and what the sampling clock finds, to a Parquet file.
+/// Records when every vCPU loses its CPU, and the sampling clock's findings, to a Parquet file.
 ///
-/// `holdfast replay` shows it; DuckDB and Spark read it, too. The file gets its name once it is
-/// complete. Needs what `holdfast report` needs.
+/// `holdfast replay` shows the recording; DuckDB and Spark read it, too. The file gets its name
+/// when it is complete. Needs the same rights as `holdfast report`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// File to write.
@@ -26,12 +26,13 @@ pub(crate) struct Args {
     )]
     output: PathBuf,
 
-    /// Seconds to record; until Ctrl-C by default.
+    /// Seconds to record; by default until Ctrl-C.
     #[arg(value_parser = seconds)]
     duration: Option<f64>,
 
-    /// Ticks of the sampling clock per second and CPU; 0 for none.
-    #[arg(long, value_name = "HZ", default_value_t = 199, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    /// Ticks of the sampling clock per second and CPU; 0 turns the clock off.
+    #[arg(long, value_name = "HZ", default_value_t = 199)]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=10_000))]
     frequency: u32,
 
     #[command(flatten)]

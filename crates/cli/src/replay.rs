@@ -8,7 +8,7 @@ use holdfast_observer::Replay;
 
 use crate::{outcome, output_file};
 
-/// See: shows a recording of `holdfast record`: what it comes to, and other forms of it.
+/// Shows a recording of `holdfast record`: as a table, a trace, a report or a picture.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The recording.
@@ -18,11 +18,11 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Print a line for each vCPU, too.
+    /// Also print a line for each vCPU.
     #[arg(long, short = 'v')]
     vcpus: bool,
 
-    /// Print histograms of how long preempted lock holders stayed off the CPU.
+    /// Print histograms of the off-CPU time of preempted lock holders.
     #[arg(long, short = 'H')]
     histogram: bool,
 
@@ -30,11 +30,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", value_parser = output_file)]
     perfetto: Option<PathBuf>,
 
-    /// Write a report that a browser shows: table, worst second, histograms.
+    /// Write a report for a browser: table, worst second, histograms.
     #[arg(long, value_name = "FILE", value_parser = output_file)]
     html: Option<PathBuf>,
 
-    /// Write a picture (SVG) of 50 ms: those around the longest absence in the worst second.
+    /// Write a picture (SVG) of the 50 ms around the longest absence in the worst second.
     #[arg(long, value_name = "FILE", value_parser = output_file)]
     svg: Option<PathBuf>,
 }

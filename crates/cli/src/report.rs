@@ -9,47 +9,48 @@ use holdfast_observer::Report;
 
 use crate::outcome;
 
-/// See: reports every so often what VMs lose to preempted lock holders, under any scheduler.
+/// Reports at intervals how much VMs lose to preempted lock holders, under any scheduler.
 ///
 /// Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH) and
 /// a kernel with BTF; guests need nothing.
 ///
-/// CPU% and STEAL% are of one CPU. PREEMP, HOLDER and HEAD are preemptions per second: of vCPUs, of
-/// those that held a lock (LHP), of those next in line for one (LWP); p99 is how long preempted
-/// holders stayed off the CPU. WAIT% is the share of the VM's CPU time spent waiting for any lock,
-/// LHP% that spent waiting while a holder or the next in line was preempted. PLE/s are pause-loop
-/// exits. `-` means not known.
+/// CPU% and STEAL% are percentages of one CPU. PREEMP is preemptions of vCPUs per second; HOLDER is
+/// those of lock holders (LHP), HEAD those of next owners (LWP). p99 is the 99th percentile of the
+/// off-CPU time of preempted holders. WAIT% is the share of the VM's CPU time spent waiting for any
+/// lock; LHP% is the part of it while a holder or next owner was preempted. PLE/s is pause-loop
+/// exits per second. `-` means not known.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Seconds between reports.
     #[arg(default_value_t = 1.0, value_parser = seconds)]
     interval: f64,
 
-    /// Number of reports; until Ctrl-C by default.
+    /// Number of reports; by default until Ctrl-C.
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 
-    /// Print a JSON object of schema holdfast.report/1 on each line.
+    /// Print one JSON object of schema holdfast.report/1 per line.
     #[arg(long)]
     json: bool,
 
-    /// Print a line for each vCPU, too.
+    /// Also print a line for each vCPU.
     #[arg(long, short = 'v')]
     vcpus: bool,
 
-    /// Print histograms of how long preempted lock holders stayed off the CPU.
+    /// Print histograms of the off-CPU time of preempted lock holders.
     #[arg(long, short = 'H')]
     histogram: bool,
 
     /// Ticks of the sampling clock per second and CPU; 0 leaves the LOCK WAIT columns empty.
-    #[arg(long, value_name = "HZ", default_value_t = 199, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    #[arg(long, value_name = "HZ", default_value_t = 199)]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=10_000))]
     frequency: u32,
 
     #[command(flatten)]
     guests: crate::btf::Args,
 }
 
-/// A time that a person can wait for.
+/// A number of seconds that a person can wait.
 pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     seconds_within(0.01..=86_400.0, text)
 }

@@ -9,27 +9,26 @@ use holdfast_observer::Spins;
 use crate::outcome;
 use crate::report::seconds;
 
-/// See: shows how long this kernel waits for its own contended locks: inside a guest, or on bare
-/// metal.
+/// Shows how long this kernel waits for its own contended locks: in a guest, or on bare metal.
 ///
-/// In a guest whose lock holders are preempted the histogram has a second mode, a thousand times
-/// longer than the first; the output names it. Needs root (or CAP_BPF and CAP_PERFMON) and Linux
-/// 5.19 or later with BTF, in the guest.
+/// In a guest whose lock holders are preempted, the histogram has a second mode, a thousand times
+/// longer than the first; the output names it. Run it in the guest, as root (or with CAP_BPF and
+/// CAP_PERFMON), on Linux 5.19 or later with BTF.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Seconds between reports; one report at Ctrl-C by default.
+    /// Seconds between reports; by default one report at Ctrl-C.
     #[arg(value_parser = seconds)]
     interval: Option<f64>,
 
-    /// Number of reports; until Ctrl-C by default.
+    /// Number of reports; by default until Ctrl-C.
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 
-    /// Print a JSON object of schema holdfast.spins/1 on each line.
+    /// Print one JSON object of schema holdfast.spins/1 per line.
     #[arg(long)]
     json: bool,
 
-    /// Show other locks than spinlocks, too (JSON always has them).
+    /// Also show locks other than spinlocks (JSON always has them).
     #[arg(long, short)]
     all: bool,
 }

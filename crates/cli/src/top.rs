@@ -7,9 +7,10 @@ use std::time::Duration;
 use crate::outcome;
 use crate::report::seconds;
 
-/// See: shows live what VMs lose to preempted lock holders, the VM that loses most first.
+/// Shows live how much VMs lose to preempted lock holders, the VM that loses most first.
 ///
-/// Enter looks into a VM, h helps, q quits. Needs what `holdfast report` needs, and a terminal.
+/// Enter opens a VM, h shows help, q quits. Needs a terminal, and the same rights as `holdfast
+/// report`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Seconds between updates.
@@ -17,7 +18,8 @@ pub(crate) struct Args {
     interval: f64,
 
     /// Ticks of the sampling clock per second and CPU; 0 leaves WAIT% and LHP% empty.
-    #[arg(long, value_name = "HZ", default_value_t = 199, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    #[arg(long, value_name = "HZ", default_value_t = 199)]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=10_000))]
     frequency: u32,
 
     #[command(flatten)]

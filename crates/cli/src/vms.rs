@@ -7,10 +7,10 @@ use std::time::Duration;
 use crate::print;
 use crate::report::seconds_within;
 
-/// See: lists the VMs of this host, their vCPUs, and whether their guest kernels can be read.
+/// Lists the VMs of this host, their vCPUs, and whether their guest kernels can be read.
 ///
-/// Finds every VMM that uses /dev/kvm; one whose vCPUs do not run meanwhile is listed, but not
-/// looked into. Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE and
+/// Finds every VMM that uses /dev/kvm. A VM whose vCPUs do not run meanwhile is listed, but its
+/// guest is not read. Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE and
 /// CAP_DAC_READ_SEARCH) and a kernel with BTF. Guests need nothing.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -18,7 +18,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Print a line for each vCPU, too.
+    /// Also print a line for each vCPU.
     #[arg(long, short = 'v', conflicts_with = "json")]
     vcpus: bool,
 

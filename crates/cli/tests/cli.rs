@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The command line: what it says and how it exits, without booting anything.
+//! The output and the exit codes of the command line, without booting anything.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -78,7 +78,7 @@ fn a_file_that_cannot_be_read_is_a_failure() {
     }
 }
 
-/// Before anything else is done: whether this machine has KVM does not matter.
+/// BTF files are read before anything else, so this machine need not have KVM.
 #[test]
 fn btf_files_are_read_by_every_command_that_reads_guests() {
     for args in [
@@ -104,7 +104,7 @@ fn btf_files_are_read_by_every_command_that_reads_guests() {
 }
 
 #[test]
-fn an_experiment_that_is_not_one_is_wrong_usage_and_the_key_is_named() {
+fn an_invalid_experiment_is_wrong_usage_and_names_the_key() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bad.toml");
     let good = std::fs::read_to_string(
@@ -128,7 +128,7 @@ fn lists_the_experiments() {
     for name in ["demo", "aa", "s1", "vms"] {
         assert!(names.contains(&name), "{listed}");
     }
-    // What is in the directory is what comes with the program, and figures are no experiments.
+    // The directory holds the experiments that come with the program; figures are no experiments.
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
     for dir in [dir.clone(), dir.join("sources")] {
         let output = holdfast(&["lab", "list", dir.to_str().unwrap()]);
@@ -142,13 +142,13 @@ fn lists_the_experiments() {
 }
 
 #[test]
-fn a_result_that_is_not_one_is_1_and_says_why() {
+fn an_invalid_result_exits_with_1_and_says_why() {
     let output = holdfast(&["lab", "report", "Cargo.toml"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("holdfast.result/1"), "{}", text(&output.stderr));
 }
 
-/// What a file says is shown, and does not steer the terminal.
+/// Text from a file is shown, and does not steer the terminal.
 #[test]
 fn files_and_their_names_do_not_steer_the_terminal() {
     let dir = tempfile::tempdir().unwrap();
@@ -169,31 +169,31 @@ fn files_and_their_names_do_not_steer_the_terminal() {
 }
 
 #[test]
-fn an_error_that_nobody_can_be_told_is_1_too() {
+fn an_error_that_cannot_be_printed_exits_with_1_too() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     for args in [&["lab", "report", "/nonexist"][..], &["replay", "/nonexist"]] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
         let status = command.args(args).stderr(full.try_clone().unwrap()).status().unwrap();
         assert_eq!(status.code(), Some(1), "{args:?}");
     }
-    // Nor does a full output hide itself.
+    // A full standard output is an error, too.
     let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
     let command = command.args(["lab", "list"]).stdout(full.try_clone().unwrap()).stderr(full);
     assert_eq!(command.status().unwrap().code(), Some(1));
 }
 
-/// Loses the right to load programs without losing anything else: capabilities are dropped by an
-/// exec as another user.
+/// An exec as another user drops the capabilities, and so the right to load programs, and nothing
+/// else.
 #[test]
-fn without_permission_it_is_77_and_says_what_is_missing() {
+fn without_permission_it_exits_with_77_and_names_the_missing_right() {
     use std::os::unix::process::CommandExt;
 
     // SAFETY: has no preconditions.
     let root = unsafe { libc::geteuid() } == 0;
     let copy =
         tempfile::NamedTempFile::with_suffix_in("-holdfast", "/tmp").unwrap().into_temp_path();
-    // Not by this process: what another test starts meanwhile would have the copy open for writing,
-    // and nobody could run it.
+    // Another process copies it: a program that another test starts meanwhile would inherit the
+    // copy open for writing, and the copy could not be executed.
     let program = env!("CARGO_BIN_EXE_holdfast");
     let status = Command::new("install").args(["-m755", program]).arg(&*copy).status().unwrap();
     assert!(status.success());
@@ -215,7 +215,7 @@ fn without_permission_it_is_77_and_says_what_is_missing() {
         assert_eq!(said.lines().count(), 1, "{args:?}: {said}");
     }
 
-    // Which is no more than a check that fails to the doctor, who then vouches for no program.
+    // For `doctor` this is one failed check, and then it tries no program.
     let output = run(&["doctor"]);
     let said = text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{said}");
@@ -224,5 +224,5 @@ fn without_permission_it_is_77_and_says_what_is_missing() {
         let line = said.lines().find(|line| line.contains(name)).unwrap_or_default();
         assert!(line.starts_with("-     ") && line.contains("not tried"), "{said}");
     }
-    assert!(said.contains("fails or shows none here: privileges"), "{said}");
+    assert!(said.contains("fails here, or shows no VM: privileges"), "{said}");
 }

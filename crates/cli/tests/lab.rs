@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `holdfast lab` on files it did not write and outputs it cannot write to, without booting
+//! `holdfast lab` with foreign input files and outputs that cannot be written, without booting
 //! anything.
 
 use std::fs::Permissions;
@@ -25,7 +25,7 @@ fn text(bytes: &[u8]) -> String {
 
 const SMOKE: &str = include_str!("../../../experiments/smoke.toml");
 
-/// What `smoke` needs of Holdfast, as a build leaves it in `dir`: files that have the right names.
+/// Fills `dir` as a build does with the programs that `smoke` needs: empty files of these names.
 fn build(dir: &Path) {
     std::fs::create_dir_all(dir.join("workloads")).unwrap();
     for name in ["holdfast", "holdfast-agent", "scx_holdfast", "workloads/hog", "workloads/lock"] {
@@ -35,7 +35,7 @@ fn build(dir: &Path) {
     }
 }
 
-/// A result that was measured, with a change.
+/// A measured result, with a change.
 fn changed_result(dir: &Path, change: impl FnOnce(&mut Value)) -> String {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/tests/data/aa-2026-11-20.json");
     let mut result: Value = serde_json::from_slice(&std::fs::read(data).unwrap()).unwrap();
@@ -76,7 +76,7 @@ fn a_result_that_was_edited_is_refused_and_not_drawn() {
 }
 
 #[test]
-fn verdicts_are_those_of_the_windows_whatever_the_file_says() {
+fn verdicts_follow_from_the_windows_and_not_from_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let expect = json!({"case": "lock", "contender": "stock again", "of": "ratio",
                         "metric": "work_per_vm_cpu_second", "min": 3.0});
@@ -98,7 +98,7 @@ fn verdicts_are_those_of_the_windows_whatever_the_file_says() {
 }
 
 #[test]
-fn a_reader_that_leaves_is_no_failure_and_a_full_disk_is_one() {
+fn a_closed_pipe_is_no_failure_and_a_full_disk_is_one() {
     let dir = tempfile::tempdir().unwrap();
     let path = changed_result(dir.path(), |_| ());
     let mut report = Command::new(env!("CARGO_BIN_EXE_holdfast"));
@@ -116,7 +116,7 @@ fn a_reader_that_leaves_is_no_failure_and_a_full_disk_is_one() {
 }
 
 #[test]
-fn a_page_takes_the_place_of_an_older_page_and_of_no_measurement() {
+fn a_page_overwrites_an_older_page_and_no_measurement() {
     let dir = tempfile::tempdir().unwrap();
     let path = changed_result(dir.path(), |_| ());
     let in_dir = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
@@ -156,7 +156,7 @@ fn the_list_goes_on_after_an_experiment_that_is_broken() {
 }
 
 #[test]
-fn what_went_wrong_is_said_once() {
+fn an_error_is_printed_once() {
     let output = holdfast(&["lab", "run", "no-such.toml"]);
     let said = text(&output.stderr);
     assert_eq!(said.matches("No such file").count(), 1, "{said}");
@@ -207,11 +207,12 @@ fn the_programs_of_the_lab_are_found_where_they_are_installed() {
     let bin = dir.path().join("bin");
     std::fs::create_dir(&bin).unwrap();
     let program = bin.join("holdfast");
-    // Not by this process: a program that is open for writing cannot be started.
+    // Another process copies it: a program that is open for writing cannot be started.
     let mut copy = Command::new("cp");
     copy.arg(env!("CARGO_BIN_EXE_holdfast")).arg(&program);
     assert!(copy.status().unwrap().success());
-    // Refused once the programs are found: no machine can have that clock and --accel kvm.
+    // It refuses the options after it found the programs: this clock cannot be combined with
+    // --accel kvm.
     let experiment = SMOKE.replace("\"machine\"", "\"instructions\"");
     std::fs::write(dir.path().join("counting.toml"), experiment).unwrap();
     let run = || {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Whether the kernel takes our BPF programs, which only it can tell.
+//! Checks whether the kernel's verifier accepts the BPF programs.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use holdfast_checks::{
 use holdfast_observer::{Observer, ObserverError, Spins, with_last_words};
 
 const SCHEDULER: &str = "scx_holdfast";
-/// Lines that a program which failed had to say last, and characters of each.
+/// Last lines shown of the output of a program that failed, and characters of each.
 const LINES: usize = 4;
 const LINE_LEN: usize = 600;
 
-/// Tries them, each if what it needs for that has passed.
+/// Tries each program whose prerequisites have passed.
 pub(super) fn try_all(report: &mut Report) {
     const BPF: [&str; 2] = ["privileges", "kernel-btf"];
     const KVM: [&str; 7] =
@@ -47,7 +47,7 @@ fn not_tried(name: &'static str, failed: &str) -> Check {
 
 fn outcome(name: &'static str, (loaded, words): (Result<(), ObserverError>, String)) -> Check {
     let error = match loaded {
-        Ok(()) => return Check::ok(name, "the kernel takes them"),
+        Ok(()) => return Check::ok(name, "the kernel accepts them"),
         Err(error @ ObserverError::NoContentionTracepoints) => {
             return Check::skip(name, error.to_string());
         }
@@ -56,16 +56,17 @@ fn outcome(name: &'static str, (loaded, words): (Result<(), ObserverError>, Stri
     let error = anyhow::Error::from(error);
     let why = error.root_cause();
     let words = if words.is_empty() { words } else { format!(". libbpf: {words}") };
-    let found = format!("the kernel does not take them: {why}{words}");
+    let found = format!("the kernel does not accept them: {why}{words}");
     Check::fail(
         name,
         found,
-        "run another kernel, of those that the README names, or report it with what \
-         `LIBBPF_LOG_LEVEL=debug holdfast vms` (or `spins 1 1`) prints",
+        "run a kernel that the README names, or report it with the output of \
+         `LIBBPF_LOG_LEVEL=debug holdfast vms` (or `spins 1 1`)",
     )
 }
 
-/// The scheduler is linked with what must not be linked into this program: it tries by itself.
+/// The licences of the scheduler's libraries forbid linking them into this program, so
+/// `scx_holdfast` checks itself.
 fn scheduler(program: Option<PathBuf>) -> Check {
     const NAME: &str = SCHEDULER_PROGRAMS;
     let Some(program) = program else {
@@ -77,7 +78,7 @@ fn scheduler(program: Option<PathBuf>) -> Check {
     let output = Command::new(&program).arg("--check").stdin(Stdio::null()).output();
     let (said, advice) = match output {
         Ok(output) if output.status.success() => {
-            return Check::ok(NAME, format!("the kernel takes those of {}", program.display()));
+            return Check::ok(NAME, format!("the kernel accepts those of {}", program.display()));
         }
         Ok(output) if output.status.code() == Some(2) => (
             last_lines(&output.stderr),
@@ -86,11 +87,11 @@ fn scheduler(program: Option<PathBuf>) -> Check {
         Ok(output) => (
             last_lines(&output.stderr),
             format!(
-                "do what it says, or report it with what `{} --check --verbose` prints",
+                "follow its advice, or report it with the output of `{} --check --verbose`",
                 program.display()
             ),
         ),
-        Err(error) => (format!("cannot be started: {error}"), "install it anew".to_owned()),
+        Err(error) => (format!("cannot be started: {error}"), "install it again".to_owned()),
     };
     Check::fail(NAME, format!("{} --check: {said}", program.display()), advice)
 }
@@ -103,7 +104,7 @@ fn last_lines(stderr: &[u8]) -> String {
     lines.join(" ")
 }
 
-/// A program beside this one, as both are installed together, or in PATH.
+/// Finds a program beside this one, where both are installed together, or in PATH.
 fn find(name: &str) -> Option<PathBuf> {
     let own = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.to_owned()));
     let path = std::env::var_os("PATH").unwrap_or_default();

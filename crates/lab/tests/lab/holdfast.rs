@@ -163,7 +163,7 @@ fn newest_kernel() {
         let line = format!("ok    {name}-programs ");
         assert!(said.lines().any(|said| said.starts_with(&line)), "{name}: {said}");
     }
-    for conclusion in ["nothing it needs is missing.", "scx_holdfast can run here."] {
+    for conclusion in ["nothing that it needs is missing.", "scx_holdfast can run here."] {
         assert!(said.contains(conclusion), "{conclusion}: {said}");
     }
     start_observer(&machine);
