@@ -8,12 +8,12 @@ use crate::privileges::foreign_pid_namespace;
 use crate::topology::smt_is_active;
 use crate::{Check, Host};
 
-/// Processes named in a message; the rest is counted.
+/// Processes listed in a message; it counts the rest.
 const NAMED: usize = 3;
 
-/// Core-scheduling cookies on a host with SMT: picking tasks for two siblings at once can lock up
-/// every CPU, without a panic or an oops, under any sched_ext scheduler (sched-ext/scx issue 3715,
-/// open as of Linux 7.2).
+/// Core-scheduling cookies on a host with SMT: picking tasks for two SMT siblings at once can lock
+/// up every CPU, without a panic or an oops, under any sched_ext scheduler (sched-ext/scx issue
+/// 3715, open as of Linux 7.2).
 pub(crate) fn cookies(host: &Host) -> Check {
     const NAME: &str = "core-scheduling";
     if !smt_is_active(host) {
@@ -31,9 +31,9 @@ pub(crate) fn cookies(host: &Host) -> Check {
                 Ok(0) => {}
                 Ok(_) => *tagged.entry(pid).or_default() += 1,
                 Err(error) => match error.raw_os_error() {
-                    // It has ended.
+                    // The thread has ended.
                     Some(libc::ESRCH) => {}
-                    // Built without CONFIG_SCHED_CORE, or no core that has siblings.
+                    // The kernel lacks CONFIG_SCHED_CORE, or no core has SMT siblings.
                     Some(libc::EINVAL | libc::ENODEV) => {
                         return Check::ok(NAME, "this kernel has no core scheduling");
                     }
@@ -47,11 +47,9 @@ pub(crate) fn cookies(host: &Host) -> Check {
     {
         return Check::fail(
             NAME,
-            format!(
-                "SMT is on, and the host's tasks are not seen from this PID namespace, {other}"
-            ),
-            "run it outside of the container, or with --pid=host: sched_ext can hang the host if \
-             one uses core scheduling",
+            format!("SMT is on, and this PID namespace ({other}) hides the host's tasks"),
+            "run it outside of the container, or with --pid=host: sched_ext can hang the host if a \
+             task uses core scheduling",
         );
     }
     if tagged.is_empty() && unknown == 0 {
@@ -64,8 +62,9 @@ pub(crate) fn cookies(host: &Host) -> Check {
     if tagged.is_empty() {
         return Check::fail(
             NAME,
-            format!("SMT is on, and {unknown} tasks do not tell whether they use core scheduling"),
-            "run it as root (it takes CAP_SYS_PTRACE): sched_ext can hang the host if one does",
+            format!("SMT is on, and it is not known whether {unknown} tasks use core scheduling"),
+            "run it as root (it takes CAP_SYS_PTRACE): sched_ext can hang the host if a task \
+             does",
         );
     }
     let mut owners: Vec<_> = tagged

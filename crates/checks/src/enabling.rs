@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the kernel refuses when a scheduler is to be enabled (`scx_enable()` of
-//! kernel/sched/ext/ext.c), all of whose programs it has taken. What it refuses for other reasons
-//! has checks elsewhere.
+//! Reasons for which the kernel refuses to enable a scheduler (`scx_enable()` of
+//! kernel/sched/ext/ext.c) after its programs have passed the verifier. Other modules check the
+//! other reasons.
 
 use crate::schedulers::is_kthread;
 use crate::topology::online;
@@ -12,10 +12,10 @@ pub const MAX_CGROUPS: u64 = 1 << 16;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// CPUs that the kernel was booted to leave alone (`isolcpus=`).
+/// CPUs that the kernel's command line isolates (`isolcpus=`).
 pub(crate) fn isolation(host: &Host) -> Check {
     const NAME: &str = "isolated-cpus";
-    /// Those that `isolcpus=` and its flag `domain` isolate; those of `nohz_full=` are not among
+    /// CPUs that `isolcpus=` with its flag `domain` isolates; those of `nohz_full=` are not among
     /// them.
     const AT_BOOT: &str = "/sys/devices/system/cpu/isolated";
     const BY_CPUSETS: &str = "/sys/fs/cgroup/cpuset.cpus.isolated";
@@ -25,37 +25,39 @@ pub(crate) fn isolation(host: &Host) -> Check {
         return Check::fail(
             NAME,
             format!(
-                "the kernel was booted with isolcpus= (CPUs {at_boot}), and takes no sched_ext \
+                "the kernel was booted with isolcpus= (CPUs {at_boot}), and accepts no sched_ext \
                  scheduler then"
             ),
             "boot without isolcpus=, and isolate CPUs by a cpuset (cpuset.cpus.partition: \
              isolated)",
         );
     }
-    // Linux 7.0 took these for the same. Which of its stable releases do cannot be told from here.
+    // Linux 7.0 treats CPUs isolated by cpusets the same way. Some of its stable releases do not,
+    // and the release alone does not say which.
     let by_cpusets = host.read(BY_CPUSETS).unwrap_or_default();
     if host.version() == Some((7, 0)) && !by_cpusets.is_empty() {
         return Check::warn(
             NAME,
             format!(
-                "cpusets isolate CPUs {by_cpusets}, and early releases of Linux 7.0 take no \
+                "cpusets isolate CPUs {by_cpusets}, and early releases of Linux 7.0 accept no \
                  sched_ext scheduler then"
             ),
-            "if it is not taken, boot Linux 7.1 or later, or have no cpuset.cpus.partition that \
-             is isolated",
+            "if scx_holdfast is not accepted, boot Linux 7.1 or later, or have no \
+             cpuset.cpus.partition that is isolated",
         );
     }
     Check::ok(NAME, "the kernel was not booted with isolcpus=")
 }
 
-/// More cgroups than there is room for.
+/// Number of cgroups, against the room for them.
 pub(crate) fn cgroups(host: &Host) -> Check {
     const NAME: &str = "cgroups";
     let stat = host.read(format!("{CGROUPS}/cgroup.stat")).unwrap_or_default();
     let count = |key: &str| {
         stat.lines().find_map(|line| line.strip_prefix(key)?.trim().parse::<u64>().ok())
     };
-    // Before Linux 6.13 those without the controller `cpu` are among them, which need no room.
+    // Before Linux 6.13 only the number of all cgroups is known; those without the controller `cpu`
+    // need no room.
     let Some(nr) = count("nr_subsys_cpu ").or_else(|| count("nr_descendants ")) else {
         return Check::skip(NAME, format!("not known: {CGROUPS} is no cgroup v2 hierarchy"));
     };
@@ -71,9 +73,9 @@ pub(crate) fn cgroups(host: &Host) -> Check {
     Check::ok(NAME, format!("{nr}, of {MAX_CGROUPS} at most"))
 }
 
-/// Time that is promised to tasks of SCHED_DEADLINE. The kernel reserves some for tasks of
-/// sched_ext, in the same way, beside what it reserves for ordinary ones, and takes no scheduler if
-/// there is not as much left.
+/// CPU time that is promised to tasks of SCHED_DEADLINE. The kernel reserves CPU time for ordinary
+/// tasks and, in the same way, for tasks of sched_ext. It accepts no scheduler if too little is
+/// left.
 pub(crate) fn deadline_bandwidth(host: &Host) -> Check {
     const NAME: &str = "deadline-tasks";
     /// 5 % of each CPU for either (kernel/sched/deadline.c, `dl_server_init()`).
@@ -90,14 +92,17 @@ pub(crate) fn deadline_bandwidth(host: &Host) -> Check {
         return Check::skip(NAME, format!("not known: {LIMIT} cannot be read"));
     };
     if runtime < 0.0 {
-        return Check::ok(NAME, format!("{LIMIT} is -1: no limit to what may be promised"));
+        return Check::ok(
+            NAME,
+            format!("{LIMIT} is -1: no limit to the time that may be promised"),
+        );
     }
     let limit = runtime / period;
     if limit < RESERVED {
         return Check::fail(
             NAME,
             format!(
-                "{LIMIT} leaves {:.0} % of each CPU for what is promised, and the kernel wants \
+                "{LIMIT} leaves {:.0} % of each CPU for promised time, and the kernel reserves \
                  {:.0} % for sched_ext and others",
                 100.0 * limit,
                 100.0 * RESERVED
@@ -106,7 +111,7 @@ pub(crate) fn deadline_bandwidth(host: &Host) -> Check {
         );
     }
     let cpus = online(host).max(1) as f64;
-    // The sum of nothing is -0.
+    // The sum of an empty iterator is -0.
     let promised = host.numbers("/proc").into_iter().map(|pid| promised_to(host, pid));
     let promised = promised.sum::<f64>().max(0.0);
     let found = format!(
@@ -118,18 +123,18 @@ pub(crate) fn deadline_bandwidth(host: &Host) -> Check {
         return Check::warn(
             NAME,
             format!(
-                "{found}: the {:.0} % that the kernel wants for sched_ext and others may not be \
+                "{found}: the {:.0} % that the kernel reserves for sched_ext and others may not be \
                  left",
                 100.0 * RESERVED
             ),
-            "if scx_holdfast is not taken, end some of these tasks, or have them ask for less",
+            "if scx_holdfast is not accepted, end some of these tasks, or have them ask for less",
         );
     }
     Check::ok(NAME, found)
 }
 
-/// Parts of a CPU that the threads of a process are promised. The kernel's own (schedutil's) only
-/// look as if they were.
+/// Parts of a CPU that the threads of a process are promised. Threads of the kernel (schedutil's)
+/// have the policy, and no promise.
 fn promised_to(host: &Host, pid: u32) -> f64 {
     let threads = host.threads(pid).unwrap_or_default().into_iter();
     let promised = threads.map(|tid| host.promised(tid)).sum::<f64>();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The host as checks see it.
+//! The host as the checks see it.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -11,21 +11,21 @@ use std::path::{Path, PathBuf};
 use libbpf_rs::libbpf_sys as sys;
 use libbpf_rs::{MapHandle, MapType};
 
-/// Who answers what no file tells.
+/// Source of the answers that no file has.
 #[derive(Debug)]
 enum Answers {
     Kernel,
     Given {
         /// The core-scheduling cookie of each thread.
         cookies: BTreeMap<u32, Result<u64, i32>>,
-        /// The part of a CPU that each of these is promised.
+        /// The part of a CPU that each of these threads is promised.
         promised: BTreeMap<u32, f64>,
-        /// What a program that traces functions is refused with.
+        /// Error number with which the kernel refuses programs that trace functions.
         tracing: Option<i32>,
     },
 }
 
-/// A host: its `/sys`, `/proc` and `/boot`, and what else only its kernel can tell.
+/// A host: its `/sys`, `/proc` and `/boot`, and the answers of its kernel.
 #[derive(Debug)]
 pub struct Host {
     root: PathBuf,
@@ -38,8 +38,8 @@ impl Host {
         Self { root: PathBuf::from("/"), answers: Answers::Kernel }
     }
 
-    /// A host whose files lie below `root`, with the core-scheduling cookie of each thread or the
-    /// error number the kernel answers with (0 for threads not named).
+    /// A host whose files lie below `root`, with the core-scheduling cookie of each thread, or the
+    /// error number that the kernel answers with (0 for threads not in the map).
     pub fn at(root: impl Into<PathBuf>, cookies: BTreeMap<u32, Result<u64, i32>>) -> Self {
         Self {
             root: root.into(),
@@ -63,7 +63,7 @@ impl Host {
         self
     }
 
-    /// The place of an absolute path.
+    /// Maps an absolute path to this host's root.
     pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.root.join(path.strip_prefix("/").unwrap_or(path))
@@ -73,14 +73,14 @@ impl Host {
         self.path(path).exists()
     }
 
-    /// What is in a file, without white space around it; `None` if it cannot be read. Names of
+    /// Contents of a file, without white space around them; `None` if it cannot be read. Names of
     /// processes and threads need not be UTF-8.
     pub(crate) fn read(&self, path: impl AsRef<Path>) -> Option<String> {
         let bytes = fs::read(self.path(path)).ok()?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// Where a symbolic link leads, as it says itself.
+    /// The target of a symbolic link, as written in it.
     pub(crate) fn link(&self, path: impl AsRef<Path>) -> Option<String> {
         let to = fs::read_link(self.path(path)).ok()?;
         Some(to.to_string_lossy().into_owned())
@@ -100,7 +100,7 @@ impl Host {
         self.list(path).iter().filter_map(|name| name.parse().ok()).collect()
     }
 
-    /// The threads of a process; an error if they are hidden from this one.
+    /// The threads of a process; an error if this process may not see them.
     pub(crate) fn threads(&self, pid: u32) -> io::Result<Vec<u32>> {
         let tasks = fs::read_dir(self.path(format!("/proc/{pid}/task")))?.flatten();
         Ok(tasks.filter_map(|task| task.file_name().to_string_lossy().parse().ok()).collect())
@@ -111,7 +111,7 @@ impl Host {
         self.read("/proc/sys/kernel/osrelease").unwrap_or_else(|| "of unknown release".into())
     }
 
-    /// The two numbers that a kernel's release begins with.
+    /// The first two numbers of the kernel's release.
     pub(crate) fn version(&self) -> Option<(u32, u32)> {
         let release = self.release();
         let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
@@ -121,13 +121,13 @@ impl Host {
         }
     }
 
-    /// What a process calls itself.
+    /// Name of a process (`comm`).
     pub(crate) fn comm(&self, pid: u32) -> String {
         self.read(format!("/proc/{pid}/comm")).unwrap_or_else(|| "(ended)".into())
     }
 
-    /// Does the kernel take BPF from this process? A container's filter of system calls or a
-    /// security module may refuse what capabilities allow.
+    /// Does the kernel accept BPF from this process? A container's filter of system calls or a
+    /// security module may refuse BPF despite the capabilities.
     pub(crate) fn takes_bpf(&self) -> io::Result<()> {
         match &self.answers {
             Answers::Kernel => make_map(),
@@ -135,7 +135,7 @@ impl Host {
         }
     }
 
-    /// Does it take programs that trace functions (fentry)? A security module may refuse just
+    /// Does it accept programs that trace functions (fentry)? A security module may refuse just
     /// those.
     pub(crate) fn takes_tracing(&self) -> io::Result<()> {
         match &self.answers {
@@ -165,7 +165,7 @@ impl Host {
     }
 }
 
-/// Makes the smallest of maps, and drops it.
+/// Creates a minimal map, and drops it.
 fn make_map() -> io::Result<()> {
     let opts = sys::bpf_map_create_opts {
         sz: size_of::<sys::bpf_map_create_opts>() as _,
@@ -175,7 +175,7 @@ fn make_map() -> io::Result<()> {
     map.map(drop).map_err(|_| io::Error::last_os_error())
 }
 
-/// Has the kernel take a program for the entry of a function, and drops it: it is not attached.
+/// Loads a program for the entry of a function, and drops it without attaching it.
 fn load_tracing() -> io::Result<()> {
     /// Every kernel has it.
     const FUNCTION: &CStr = c"kernel_clone";
@@ -217,7 +217,7 @@ fn promised_to(tid: u32) -> f64 {
     let size = size_of_val(&attr) as libc::c_uint;
     // SAFETY: the kernel writes as much as `size` says, to where `attr` lives.
     let answer = unsafe { libc::syscall(libc::SYS_sched_getattr, tid, &raw mut attr, size, 0) };
-    // One that has ended is promised nothing either.
+    // A thread that has ended is promised nothing either.
     let is_promised =
         answer == 0 && attr.sched_policy == libc::SCHED_DEADLINE as u32 && attr.sched_period > 0;
     if is_promised { attr.sched_runtime as f64 / attr.sched_period as f64 } else { 0.0 }

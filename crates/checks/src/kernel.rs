@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the kernel has to have.
+//! What Holdfast needs of the kernel.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,12 @@ use libbpf_rs::btf::{Btf, ReferencesType};
 use crate::{Check, Host};
 
 pub(crate) const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
-/// The way round what only the reading of guests needs.
-pub(crate) const WITHOUT: &str = "scx_holdfast --no-guest-knowledge goes without";
+/// Advice where only reading guests is impossible.
+pub(crate) const WITHOUT: &str = "scx_holdfast --no-guest-knowledge runs without it";
 pub(crate) const STATE: &str = "/sys/kernel/sched_ext/state";
 
-/// Kernel functions that the BPF part of `scx_holdfast` cannot do without: those it refers to as
-/// not weak. What is weak there has a substitute for older kernels (scx/compat.bpf.h).
+/// Kernel functions that the BPF part of `scx_holdfast` requires: its symbols that are not weak.
+/// Weak symbols have a substitute for older kernels (scx/compat.bpf.h).
 pub const REQUIRED_KFUNCS: [&str; 17] = [
     "bpf_cgroup_ancestor",
     "bpf_cgroup_release",
@@ -50,7 +50,7 @@ pub(crate) fn sched_ext(host: &Host) -> Check {
     }
 }
 
-/// The kernel's own types.
+/// BTF of the kernel.
 pub(crate) fn btf(host: &Host) -> Check {
     const NAME: &str = "kernel-btf";
     if host.exists(VMLINUX) {
@@ -64,11 +64,11 @@ pub(crate) fn btf(host: &Host) -> Check {
     }
 }
 
-/// Callbacks and functions of sched_ext, and that programs can be built against them.
+/// Callbacks and functions of sched_ext, and whether programs can use them.
 pub(crate) fn kfuncs(host: &Host) -> Check {
     const NAME: &str = "kfuncs";
-    /// In place since the first release of sched_ext, those of groups with CONFIG_EXT_GROUP_SCHED;
-    /// without the others it is a development version.
+    /// All releases with sched_ext have these; the callbacks of groups take CONFIG_EXT_GROUP_SCHED.
+    /// A kernel that lacks the others is a development version.
     const CALLBACKS: [&str; 4] = ["yield", "dump", "cgroup_init", "cgroup_set_weight"];
 
     if !host.exists(STATE) {
@@ -83,7 +83,7 @@ pub(crate) fn kfuncs(host: &Host) -> Check {
             return Check::fail(
                 NAME,
                 format!("{VMLINUX} cannot be read: {why}"),
-                "run it as root; if it is that, boot another build of the kernel",
+                "run it as root; if it runs as root already, boot another build of the kernel",
             );
         }
     };
@@ -118,15 +118,15 @@ pub(crate) fn kfuncs(host: &Host) -> Check {
         return Check::fail(
             NAME,
             format!("the kernel's BTF declares {} wrongly (with `aux`)", malformed.join(", ")),
-            "no sched_ext scheduler can be loaded into this build of the kernel: what made its BTF \
-             (pahole and resolve_btfids) left it there. Boot another build",
+            "no sched_ext scheduler can be loaded into this build of the kernel, because pahole \
+             and resolve_btfids left `aux` in its BTF; boot another build",
         );
     }
-    Check::ok(NAME, format!("all {} the scheduler needs", REQUIRED_KFUNCS.len()))
+    Check::ok(NAME, format!("all {} that the scheduler needs", REQUIRED_KFUNCS.len()))
 }
 
-/// An argument that only the kernel passes has to be hidden from BPF programs. In some builds it is
-/// not, and libbpf then finds no matching function.
+/// BTF has to hide an argument that only the kernel passes. Some builds show it, and libbpf then
+/// finds no matching function.
 fn takes_aux(function: &Func<'_>) -> bool {
     let prototype = FuncProto::try_from(function.referenced_type());
     prototype.is_ok_and(|prototype| {
@@ -152,7 +152,8 @@ pub(crate) fn config(host: &Host) -> Check {
     Check::fail(NAME, format!("neither {boot} nor /proc/config.gz is there for libbpf"), advice)
 }
 
-/// sched_ext calls machine code, and programs that call functions of the kernel have to be.
+/// sched_ext calls its programs as machine code, and only compiled programs may call kernel
+/// functions.
 pub(crate) fn jit(host: &Host) -> Check {
     const NAME: &str = "bpf-jit";
     const PATH: &str = "/proc/sys/net/core/bpf_jit_enable";
@@ -161,35 +162,35 @@ pub(crate) fn jit(host: &Host) -> Check {
             Check::fail(NAME, "the BPF compiler is off", format!("turn it on: echo 1 > {PATH}"))
         }
         Some(_) => Check::ok(NAME, "the BPF compiler is on"),
-        // Only root may read it, and some kernels have no switch.
+        // Only root may read the file, and some kernels have no switch.
         None => Check::skip(NAME, format!("not known: {PATH} cannot be read")),
     }
 }
 
-/// Running vCPUs are looked at by BPF timers, which interrupt them. Where the kernel has timers
-/// expire in threads, a thread takes the vCPU's CPU instead: the vCPU is never found, and is
-/// preempted where it was to be kept running.
+/// BPF timers probe running vCPUs by interrupting them. Where timers expire in threads, the thread
+/// takes the vCPU's CPU instead. The probe then never finds the vCPU, and preempts it instead of
+/// keeping it running.
 pub(crate) fn timers(host: &Host) -> Check {
     const NAME: &str = "timers";
     let is_rt = host.read("/sys/kernel/realtime").is_some_and(|text| text.trim() == "1");
     let cmdline = host.read("/proc/cmdline").unwrap_or_default();
     let (why, advice) = if is_rt {
-        ("the kernel is PREEMPT_RT", "boot one that is not")
+        ("the kernel is PREEMPT_RT", "boot a kernel that is not")
     } else if cmdline.split_ascii_whitespace().any(|option| option == "threadirqs") {
-        ("the kernel was booted with `threadirqs`", "boot without it")
+        ("the kernel was booted with `threadirqs`", "boot without `threadirqs`")
     } else {
-        return Check::ok(NAME, "BPF timers interrupt whoever runs");
+        return Check::ok(NAME, "BPF timers interrupt the running task");
     };
     Check::fail(
         NAME,
-        format!("{why}: BPF timers expire in threads, and running vCPUs cannot be looked at"),
+        format!("{why}: BPF timers expire in threads, and running vCPUs cannot be probed"),
         format!("{advice}; {WITHOUT}"),
     )
 }
 
-/// Loading any sched_ext scheduler while a PSI trigger is made hangs Linux 7.1 (sched-ext/scx issue
-/// 3716). The mend is marked for its stable releases: which of them have it cannot be told from
-/// here.
+/// Loading any sched_ext scheduler while a process creates a PSI trigger hangs Linux 7.1
+/// (sched-ext/scx issue 3716). The fix is marked for its stable releases; the release alone does
+/// not say which of them have it.
 pub(crate) fn psi_triggers(host: &Host) -> Check {
     const NAME: &str = "psi-triggers";
     let release = host.release();
@@ -202,17 +203,17 @@ pub(crate) fn psi_triggers(host: &Host) -> Check {
     Check::warn(
         NAME,
         format!(
-            "Linux {release} hangs if a scheduler is loaded while somebody makes a PSI trigger, as \
-             systemd does at boot and when services start, unless it has fadeedd7cfc5 \
+            "Linux {release} hangs if a scheduler is loaded while a process creates a PSI trigger, \
+             as systemd does at boot and when services start, unless it has the fix fadeedd7cfc5 \
              (sched-ext/scx issue 3716)"
         ),
-        "boot a kernel that has it, such as 7.2; else do not have scx_holdfast started at boot, or \
-         boot with psi=0",
+        "boot a kernel with the fix, such as 7.2; else do not start scx_holdfast at boot, or boot \
+         with psi=0",
     )
 }
 
-/// Lockdown for confidentiality keeps BPF from reading what discovery has to read, and the
-/// scheduler of cgroups.
+/// Lockdown for confidentiality forbids BPF to read kernel memory, which discovery does, and the
+/// scheduler for cgroups.
 pub(crate) fn lockdown(host: &Host) -> Check {
     const NAME: &str = "lockdown";
     let Some(modes) = host.read("/sys/kernel/security/lockdown") else {
@@ -226,8 +227,8 @@ pub(crate) fn lockdown(host: &Host) -> Check {
             NAME,
             "the kernel is locked down for confidentiality: BPF programs may not read kernel \
              memory",
-            "boot without lockdown=confidentiality, and have nothing write that to \
-             /sys/kernel/security/lockdown (integrity is no hindrance)",
+            "boot without lockdown=confidentiality, and let nothing write that to \
+             /sys/kernel/security/lockdown (integrity is fine)",
         )
     } else {
         Check::ok(NAME, "BPF programs may read kernel memory")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What reading guests takes.
+//! What Holdfast needs for reading guests.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
@@ -8,10 +8,10 @@ use crate::kernel::{VMLINUX, WITHOUT};
 use crate::privileges::capabilities;
 use crate::{Check, Host, Verdict};
 
-/// Where discovery attaches.
+/// Functions that discovery attaches to.
 const TARGETS: [&str; 3] = ["kvm_arch_vcpu_load", "kvm_arch_vcpu_destroy", "kvm_arch_destroy_vm"];
 
-/// KVM, and a description of its types.
+/// KVM, and BTF of its types.
 pub(crate) fn module(host: &Host) -> Check {
     const NAME: &str = "kvm";
     if !host.exists("/sys/module/kvm") {
@@ -21,7 +21,7 @@ pub(crate) fn module(host: &Host) -> Check {
             format!("modprobe kvm_intel (or kvm_amd); {WITHOUT}"),
         );
     }
-    // Part of the kernel itself, its types are among the kernel's.
+    // If KVM is part of the kernel itself, its types are in the kernel's BTF.
     let is_module = host.exists("/sys/module/kvm/initstate");
     let path = if is_module { "/sys/kernel/btf/kvm" } else { "/sys/kernel/btf/vmlinux" };
     let Ok(types) = fs::read(host.path(path)) else {
@@ -31,7 +31,7 @@ pub(crate) fn module(host: &Host) -> Check {
             format!("boot a kernel with CONFIG_DEBUG_INFO_BTF_MODULES=y; {WITHOUT}"),
         );
     };
-    // A name in BTF is a string between two zeroes.
+    // A name in BTF is a string between two zero bytes.
     let is_there = |target: &str| {
         let name = format!("\0{target}\0");
         types.windows(name.len()).any(|window| window == name.as_bytes())
@@ -44,20 +44,20 @@ pub(crate) fn module(host: &Host) -> Check {
         );
     }
     let vendor = ["kvm_intel", "kvm_amd"].into_iter().find(|vendor| {
-        // A vendor's part that is built in shows only its parameters.
+        // A vendor's module that is built in shows only its parameters.
         host.exists(format!("/sys/module/{vendor}"))
     });
     match vendor {
         Some(vendor) => Check::ok(NAME, format!("{vendor}, and its types are in {path}")),
         None => Check::warn(
             NAME,
-            "neither kvm_intel nor kvm_amd is loaded: no VM that can be looked at",
+            "neither kvm_intel nor kvm_amd is loaded: there is no VM to observe",
             "modprobe kvm_intel or kvm_amd (is virtualisation enabled in the firmware?)",
         ),
     }
 }
 
-/// That programs can be attached to functions of KVM.
+/// Whether programs can be attached to functions of KVM.
 pub(crate) fn tracing(host: &Host) -> Check {
     const NAME: &str = "vcpu-tracing";
     match host.read("/proc/sys/kernel/ftrace_enabled").as_deref() {
@@ -78,13 +78,13 @@ pub(crate) fn tracing(host: &Host) -> Check {
             Check::skip(NAME, "not known: `kernel-btf` has to pass first")
         }
         Some(_) => match host.takes_tracing() {
-            Ok(()) => Check::ok(NAME, "function tracing is on, and for BPF, too"),
+            Ok(()) => Check::ok(NAME, "function tracing is on, also for BPF"),
             Err(why) => refused(NAME, host, &why),
         },
     }
 }
 
-/// Why a process that may load BPF programs may not load one that traces functions.
+/// Says why a process that may load BPF programs may not load a program that traces functions.
 fn refused(name: &'static str, host: &Host, why: &io::Error) -> Check {
     const ENOTSUPP: i32 = 524;
     let (why, advice) = match why.raw_os_error() {
@@ -95,8 +95,8 @@ fn refused(name: &'static str, host: &Host, why: &io::Error) -> Check {
                 format!(
                     "{why}, by a filter of system calls or a security module (active: {modules})"
                 ),
-                "run it on the host itself, outside of containers; there, `journalctl -k | grep \
-                 -i denied` may say which module it is",
+                "run it on the host itself, outside of containers; there, `journalctl -k | grep -i \
+                 denied` may name the module",
             )
         }
         errno => {
@@ -116,8 +116,9 @@ fn refused(name: &'static str, host: &Host, why: &io::Error) -> Check {
     )
 }
 
-/// That those of KVM that discovery attaches to are among what can be traced. The list is long: the
-/// kernel takes a tenth of a second to make it, and refuses what is not on it anyway.
+/// Whether the functions of KVM that discovery attaches to can be traced. The kernel takes a tenth
+/// of a second to list all such functions. `scx_holdfast` leaves this check out: the kernel refuses
+/// other functions anyway.
 pub(crate) fn functions(host: &Host) -> Check {
     const NAME: &str = "vcpu-functions";
     const LIST: &str = "/sys/kernel/tracing/available_filter_functions";
@@ -149,7 +150,7 @@ pub(crate) fn functions(host: &Host) -> Check {
     }
 }
 
-/// Whether spinning vCPUs leave the guest by themselves, which is how a directed yield starts.
+/// Whether spinning vCPUs leave the guest by pause exits, with which directed yields begin.
 pub(crate) fn pause_exits(host: &Host) -> Check {
     const NAME: &str = "pause-exits";
     let parameters = [
@@ -168,11 +169,12 @@ pub(crate) fn pause_exits(host: &Host) -> Check {
         let has_them = cpuinfo.is_none_or(|text| text.split_ascii_whitespace().any(|f| f == flag));
         let advice = if has_them {
             format!(
-                "guests with paravirtual spinlocks do without; else load {module} anew, with \
-                 {first} at its default"
+                "guests with paravirtual spinlocks need none; else reload {module} with {first} at \
+                 its default"
             )
         } else {
-            "have guests use paravirtual spinlocks (no nopvspin): this processor has no such exits"
+            "have guests use paravirtual spinlocks (no nopvspin): this processor has no pause \
+             exits"
                 .into()
         };
         return Check::warn(
@@ -181,5 +183,5 @@ pub(crate) fn pause_exits(host: &Host) -> Check {
             advice,
         );
     }
-    Check::skip(NAME, "no parameters of kvm_intel or kvm_amd to look at")
+    Check::skip(NAME, "not known: there are no parameters of kvm_intel or kvm_amd")
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What Holdfast needs of a host, and what would be dangerous on it.
+//! What Holdfast needs of a host, and what makes loading a scheduler dangerous on it.
 //!
-//! One function a check, each of which looks at a [`Host`] and says what it found and what to do
-//! about it. `scx_holdfast` runs those of [`before_loading`] and refuses to load if one fails;
-//! `holdfast doctor` shows those of [`all`].
+//! Each check is a function of a [`Host`] that returns its finding and what to do about it.
+//! `scx_holdfast` runs the checks of [`before_loading`] and refuses to load if one fails; `holdfast
+//! doctor` shows those of [`all`].
 
 mod core_scheduling;
 mod enabling;
@@ -25,19 +25,19 @@ pub use schedulers::loaded as loaded_scheduler;
 pub use text::steers;
 pub use topology::{MAX_CPUS, MAX_LLCS};
 
-/// What `scx_holdfast` is to be loaded for.
+/// The purpose of loading `scx_holdfast`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// To schedule vCPUs by what their guests do.
+    /// Schedule vCPUs by their classes.
     Guests,
-    /// As a scheduler that does not look into guests (`--no-guest-knowledge`).
+    /// Schedule without reading guests (`--no-guest-knowledge`).
     BaseOnly,
 }
 
 type Function = fn(&Host) -> Check;
 
-/// What can forbid loading a scheduler at all, make it dangerous, or take from somebody what was
-/// promised.
+/// Checks for conditions that forbid loading any scheduler, that make it dangerous, or that break
+/// limits which other software relies on.
 const SCHEDULER: [Function; 15] = [
     privileges::capabilities,
     kernel::sched_ext,
@@ -56,7 +56,7 @@ const SCHEDULER: [Function; 15] = [
     topology::limits,
 ];
 
-/// What can forbid reading guests.
+/// Checks for conditions that forbid reading guests.
 const GUESTS: [Function; 5] = [
     kvm::module,
     kvm::tracing,
@@ -65,25 +65,26 @@ const GUESTS: [Function; 5] = [
     kernel::timers,
 ];
 
-/// What an operator should know, and what takes longer to find out.
+/// Checks that inform the operator, and those that take longer.
 const ADVICE: [Function; 3] = [kvm::functions, schedulers::realtime, kvm::pause_exits];
 
-/// The checks a scheduler has to pass before it is loaded.
+/// The checks that have to pass before a scheduler is loaded.
 pub fn before_loading(host: &Host, purpose: Purpose) -> Report {
     let guests: &[Function] = if purpose == Purpose::Guests { &GUESTS } else { &[] };
     Report::new(SCHEDULER.iter().chain(guests).map(|check| check(host)))
 }
 
-/// Whether the kernel takes the programs that find vCPUs: made by programs that have them.
+/// Whether the kernel accepts the programs that find vCPUs. This check and the next ones are made
+/// by the programs that contain them.
 pub const DISCOVERY_PROGRAMS: &str = "discovery-programs";
-/// Whether it takes those that count what happens to vCPUs.
+/// Whether it accepts the observer's programs.
 pub const OBSERVER_PROGRAMS: &str = "observer-programs";
-/// Whether it takes those of `holdfast spins`.
+/// Whether it accepts those of `holdfast spins`.
 pub const SPINS_PROGRAMS: &str = "spins-programs";
-/// Whether it takes those of `scx_holdfast`.
+/// Whether it accepts those of `scx_holdfast`.
 pub const SCHEDULER_PROGRAMS: &str = "scheduler-programs";
 
-/// Names of the checks that looking at guests depends on, without scheduling them.
+/// Names of the checks that observing guests, without scheduling them, depends on.
 const LOOKING: [&str; 11] = [
     "privileges",
     "kernel-btf",
@@ -98,7 +99,7 @@ const LOOKING: [&str; 11] = [
     OBSERVER_PROGRAMS,
 ];
 
-/// Names of those that say nothing of scheduling.
+/// Names of the checks that do not concern scheduling.
 const OF_OBSERVERS: [&str; 2] = [OBSERVER_PROGRAMS, SPINS_PROGRAMS];
 
 /// Every check.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the process may do.
+//! The rights of this process.
 
 use crate::kernel::WITHOUT;
 use crate::{Check, Host};
 
-/// include/uapi/linux/capability.h, and what each is for.
+/// Capabilities (include/uapi/linux/capability.h), and their use.
 const NEEDED: [(u32, &str); 5] = [
     (39, "CAP_BPF"),            // maps and programs
     (38, "CAP_PERFMON"),        // programs that trace and that are called by the kernel
@@ -13,7 +13,7 @@ const NEEDED: [(u32, &str); 5] = [
     (2, "CAP_DAC_READ_SEARCH"), // which pages of it are there: the file is that of the VMM's user
 ];
 
-/// Capabilities, and whether they count outside of a container.
+/// Capabilities, and whether they are valid outside of a container.
 pub(crate) fn capabilities(host: &Host) -> Check {
     const NAME: &str = "privileges";
     let status = host.read("/proc/self/status").unwrap_or_default();
@@ -45,15 +45,18 @@ pub(crate) fn capabilities(host: &Host) -> Check {
     if let Err(error) = host.takes_bpf() {
         return Check::fail(
             NAME,
-            format!("all capabilities needed, and still the kernel refuses BPF: {error}"),
+            format!(
+                "this process has all capabilities needed, and still the kernel refuses BPF: \
+                     {error}"
+            ),
             "run it on the host itself, outside of containers; there, `journalctl -k | grep -i \
-             denied` may say which security module it is",
+             denied` may name the security module",
         );
     }
-    Check::ok(NAME, "all capabilities needed, and BPF is allowed")
+    Check::ok(NAME, "this process has all capabilities needed, and may use BPF")
 }
 
-/// That Yama lets memory of other processes be read.
+/// Whether Yama allows reading the memory of other processes.
 pub(crate) fn ptrace_scope(host: &Host) -> Check {
     const NAME: &str = "ptrace-scope";
     const PATH: &str = "/proc/sys/kernel/yama/ptrace_scope";
@@ -61,9 +64,9 @@ pub(crate) fn ptrace_scope(host: &Host) -> Check {
     if host.read(PATH).as_deref() == Some("3") {
         return Check::fail(
             NAME,
-            format!("{PATH} is 3: no process, root's neither, may read memory of VMs"),
+            format!("{PATH} is 3: no process, not even root's, may read memory of VMs"),
             format!(
-                "have it set to less at boot (in /etc/sysctl.d; it cannot be lowered later); \
+                "set it to less than 3 at boot (in /etc/sysctl.d; it cannot be lowered later); \
                  {WITHOUT}"
             ),
         );
@@ -71,24 +74,24 @@ pub(crate) fn ptrace_scope(host: &Host) -> Check {
     Check::ok(NAME, "processes with CAP_SYS_PTRACE may read memory of VMs")
 }
 
-/// The PID namespace of this process, if it is not the host's: processes have other numbers there
-/// than the kernel knows them by.
+/// The PID namespace of this process, if it is not the host's. In it, processes have other numbers
+/// than in the host's.
 pub fn foreign_pid_namespace(host: &Host) -> Option<String> {
     // PROC_PID_INIT_INO of include/linux/proc_ns.h.
     const HOST: &str = "pid:[4026531836]";
     host.link("/proc/self/ns/pid").filter(|namespace| namespace != HOST)
 }
 
-/// That processes have the numbers which the kernel knows them by.
+/// Whether processes have the same numbers here as in the host's PID namespace.
 pub(crate) fn pid_namespace(host: &Host) -> Check {
     const NAME: &str = "pid-namespace";
     match foreign_pid_namespace(host) {
-        None => Check::ok(NAME, "that of the host"),
+        None => Check::ok(NAME, "this process is in the host's PID namespace"),
         Some(other) => Check::fail(
             NAME,
             format!(
-                "this process is in a PID namespace (a container?), {other}: VMs have other \
-                 numbers here"
+                "this process is in a PID namespace (a container?), {other}, where VMs have other \
+                 numbers"
             ),
             "run it on the host itself, or give the container the host's (podman: --pid=host)",
         ),

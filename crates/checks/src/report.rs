@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What checks say.
+//! The results of checks.
 
 use std::fmt;
 
@@ -7,15 +7,15 @@ use serde::Serialize;
 
 use crate::text::printable;
 
-/// How a check went.
+/// Outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// There was nothing to look at, and it is not known.
+    /// The outcome is not known: there was nothing to check.
     Skip,
     /// Nothing to do.
     Ok,
-    /// `scx_holdfast` runs, but not everything is as it could be.
+    /// `scx_holdfast` runs, but not as well as it could.
     Warn,
     /// `scx_holdfast` refuses to load.
     Fail,
@@ -38,11 +38,11 @@ const WIDTH: usize = 79;
 /// One check and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// Name, the same in every version: lower case, words joined by hyphens.
+    /// Name, stable across versions: lower case, words joined by hyphens.
     pub name: &'static str,
-    /// How it went.
+    /// Outcome.
     pub verdict: Verdict,
-    /// What was found.
+    /// The finding.
     pub found: String,
     /// What to do about it; absent if there is nothing to do.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,13 +50,13 @@ pub struct Check {
 }
 
 impl Check {
-    /// Names of processes, of control groups and the like are whatever their owners like: what is
-    /// found is made harmless here, for whoever prints it.
+    /// Users choose the names of processes and control groups, so the finding is made safe to print
+    /// here.
     pub fn ok(name: &'static str, found: impl Into<String>) -> Self {
         Self { name, verdict: Verdict::Ok, found: printable(&found.into()), advice: None }
     }
 
-    /// There was nothing to look at: why.
+    /// A check that had nothing to check, and the reason.
     pub fn skip(name: &'static str, found: impl Into<String>) -> Self {
         Self { verdict: Verdict::Skip, ..Self::ok(name, found) }
     }
@@ -69,7 +69,7 @@ impl Check {
         Self { verdict: Verdict::Warn, advice: Some(advice.into()), ..Self::ok(name, found) }
     }
 
-    /// What keeps it from working, and what to do about it.
+    /// A failed check, and what to do about it.
     pub fn fail(name: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { verdict: Verdict::Fail, advice: Some(advice.into()), ..Self::ok(name, found) }
     }
@@ -81,12 +81,12 @@ pub struct Report {
     schema: &'static str,
     /// The worst verdict.
     pub verdict: Verdict,
-    /// Every check made.
+    /// The checks made.
     pub checks: Vec<Check>,
 }
 
 impl Default for Report {
-    /// Of no checks.
+    /// A report without checks.
     fn default() -> Self {
         Self::new(std::iter::empty())
     }
@@ -105,7 +105,7 @@ impl Report {
         self.checks.push(check);
     }
 
-    /// Does none fail?
+    /// Did no check fail?
     pub fn passed(&self) -> bool {
         self.verdict < Verdict::Fail
     }
@@ -115,14 +115,14 @@ impl Report {
         self.checks.iter().find(|check| check.name == name).map(|check| check.verdict)
     }
 
-    /// The checks that keep one from looking at guests, under whatever scheduler.
+    /// The checks whose outcome makes observing guests impossible, under any scheduler.
     pub fn blind(&self) -> impl Iterator<Item = &Check> {
         let checks = self.checks.iter().filter(|check| crate::LOOKING.contains(&check.name));
-        // What works, but not as it could, finds nothing to look at here.
+        // Among these checks, `warn` means that there is nothing to observe.
         checks.filter(|check| check.verdict >= Verdict::Warn)
     }
 
-    /// The checks that keep a scheduler from being loaded.
+    /// The checks whose failure forbids loading a scheduler.
     pub fn unschedulable(&self) -> impl Iterator<Item = &Check> {
         self.failures().filter(|check| !crate::OF_OBSERVERS.contains(&check.name))
     }
@@ -133,7 +133,7 @@ impl Report {
     }
 }
 
-/// Text after a head, its further lines below its first.
+/// Text after a head, with further lines indented to the first.
 fn hang(head: &str, text: &str) -> String {
     let indent = " ".repeat(head.len());
     textwrap::fill(

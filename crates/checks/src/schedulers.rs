@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Who else has a say in scheduling.
+//! Other schedulers and scheduling settings of the host.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -10,17 +10,17 @@ use crate::{Check, Host};
 
 const NAME_OF_LOADED: &str = "/sys/kernel/sched_ext/root/ops";
 
-/// Examples named in a message; the rest is counted.
+/// Examples listed in a message; it counts the rest.
 const NAMED: usize = 3;
 
-/// The sched_ext scheduler that has the host, by the name it gives itself: none if empty. `None`
-/// where the kernel knows of no such schedulers.
+/// Name of the sched_ext scheduler that is loaded; empty if there is none. `None` if the kernel has
+/// no sched_ext.
 pub fn loaded(host: &Host) -> Option<String> {
     let is_enabled = host.read(STATE)? == "enabled";
     Some(if is_enabled { host.read(NAME_OF_LOADED).unwrap_or_default() } else { String::new() })
 }
 
-/// Another sched_ext scheduler: the kernel has room for one.
+/// Another sched_ext scheduler: the kernel runs one at a time.
 pub(crate) fn another(host: &Host) -> Check {
     const NAME: &str = "other-scheduler";
     match host.read(STATE).as_deref() {
@@ -36,18 +36,18 @@ pub(crate) fn another(host: &Host) -> Check {
         }
         Some(state) => Check::fail(
             NAME,
-            format!("a sched_ext scheduler is coming or going ({STATE}: {state})"),
+            format!("a sched_ext scheduler is being loaded or unloaded ({STATE}: {state})"),
             "try again in a moment; if it stays, `echo S > /proc/sysrq-trigger` ends it",
         ),
         None => Check::ok(NAME, "none, because there is no sched_ext"),
     }
 }
 
-/// CPU bandwidth limits of cgroups: the kernel leaves them to the scheduler that is loaded
+/// CPU bandwidth limits of cgroups: the kernel leaves them to the loaded scheduler
 /// (`ops.cgroup_set_bandwidth`), and `scx_holdfast` does not enforce them.
 pub(crate) fn bandwidth(host: &Host) -> Check {
     const NAME: &str = "cpu-limits";
-    /// Cgroups looked at; hosts with more exist, but one example is enough for them.
+    /// Cgroups that are read at most. On larger hosts the first examples are enough.
     const MOST: usize = 10_000;
 
     let root = PathBuf::from("/sys/fs/cgroup");
@@ -73,19 +73,19 @@ pub(crate) fn bandwidth(host: &Host) -> Check {
         }
     }
     if limited.is_empty() {
-        let rest =
-            if seen > MOST { format!("; only {MOST} were looked at") } else { String::new() };
+        let rest = if seen > MOST { format!("; only {MOST} were checked") } else { String::new() };
         return Check::ok(NAME, format!("no cgroup has a CPU bandwidth limit (cpu.max){rest}"));
     }
     limited.sort();
     Check::warn(
         NAME,
         format!("cpu.max of {} is not enforced while scx_holdfast runs", some_of(&limited)),
-        "bound such VMs by their number of vCPUs or by pinning, or do without the limit",
+        "bound such VMs by their number of vCPUs or by pinning, or remove the limit",
     )
 }
 
-/// VMs in a real-time class: these run before any task of sched_ext, and out of its sight.
+/// VMs in a real-time class: these run before any task of sched_ext, and sched_ext does not see
+/// them.
 pub(crate) fn realtime(host: &Host) -> Check {
     const NAME: &str = "realtime-vcpus";
     let mut vms = Vec::new();
@@ -109,12 +109,12 @@ pub(crate) fn realtime(host: &Host) -> Check {
     Check::warn(
         NAME,
         format!("{} run in a real-time class, where scx_holdfast does not schedule", some_of(&vms)),
-        "nothing, if that is meant; else start them without vcpusched (libvirt) or chrt",
+        "if this is intended, do nothing; else start them without vcpusched (libvirt) or chrt",
     )
 }
 
-/// How many threads of a process are of a real-time class, if it has a VM open. That is asked last:
-/// most processes are told by their threads.
+/// Number of threads of a process in a real-time class, if it has a VM open. The VM is checked
+/// last, because the threads already rule out most processes.
 fn realtime_threads_of_vmm(host: &Host, pid: u32) -> io::Result<usize> {
     let nr = host.threads(pid)?.into_iter().filter(|tid| is_realtime(host, pid, *tid)).count();
     if nr == 0 {
@@ -130,7 +130,7 @@ fn realtime_threads_of_vmm(host: &Host, pid: u32) -> io::Result<usize> {
     Ok(if is_vmm { nr } else { 0 })
 }
 
-/// A thread of the kernel has no command line, which everybody may read.
+/// Kernel threads have no command line. Every user may read it.
 pub(crate) fn is_kthread(host: &Host, pid: u32) -> bool {
     host.read(format!("/proc/{pid}/cmdline")).is_none_or(|words| words.is_empty())
 }
@@ -138,7 +138,7 @@ pub(crate) fn is_kthread(host: &Host, pid: u32) -> bool {
 /// SCHED_FIFO, SCHED_RR or SCHED_DEADLINE: field 41 of `stat` (proc(5)).
 fn is_realtime(host: &Host, pid: u32, tid: u32) -> bool {
     let stat = host.read(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
-    // The name may have spaces and parentheses in it; it is field 2.
+    // The name, field 2, may have spaces and parentheses in it.
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     after_name
         .split_whitespace()

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Text that others wrote: processes, guests and files.
+//! Untrusted text: from processes, guests and files.
 
-/// Nothing in what this returns steers a terminal, reorders a line or begins another.
+/// Makes text safe: nothing in it steers a terminal, reorders a line or begins a new one.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if steers(c) { '?' } else { c }).collect()
 }
 
-/// Is it more to a terminal than a character to be shown? Controls, separators of lines, and what
-/// Unicode calls format characters (Cf): those that reverse the direction of what follows are among
-/// them.
+/// Does a terminal interpret this character instead of showing it? These are controls, line
+/// separators and Unicode's format characters (Cf), some of which reverse the direction of text.
 pub fn steers(c: char) -> bool {
     c.is_control()
         || matches!(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! How large the host is.
+//! Size of the host.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ fn count(list: &str) -> usize {
         .sum()
 }
 
-/// Does a core have more than one thread that runs?
+/// Does a core have more than one active thread?
 pub(crate) fn smt_is_active(host: &Host) -> bool {
     if let Some(active) = host.read(format!("{CPUS}/smt/active")) {
         return active == "1";
@@ -66,7 +66,7 @@ pub(crate) fn online(host: &Host) -> usize {
     host.read(format!("{CPUS}/online")).map_or(0, |list| count(&list))
 }
 
-/// CPUs, caches and nodes within what the scheduler has room for.
+/// Whether the scheduler has room for the host's CPUs and caches.
 pub(crate) fn limits(host: &Host) -> Check {
     const NAME: &str = "cpus";
     let possible = host.read(format!("{CPUS}/possible")).unwrap_or_default();

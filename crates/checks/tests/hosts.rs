@@ -42,7 +42,7 @@ fn a_report_fits_a_terminal_and_loses_no_word() {
         assert!(words(&text).windows(told.len()).any(|shown| shown == told), "{text}");
     }
     let blind: Vec<_> = report.blind().map(|check| check.name).collect();
-    assert_eq!(blind, ["kvm"], "a VM that needs neither is not there to be looked at");
+    assert_eq!(blind, ["kvm"], "without kvm_amd there is no VM to observe");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_configuration_kept_elsewhere_comes_with_the_command_that_helps() {
 #[test]
 fn missing_capabilities_are_named() {
     let host = FakeHost::new();
-    // All but CAP_BPF.
+    // All capabilities but CAP_BPF.
     host.write("/proc/self/status", "CapEff:\t0000017fffffffff\n");
     let check = host.only(Verdict::Fail);
     assert_eq!((check.name, check.found.as_str()), ("privileges", "this process lacks CAP_BPF"));
@@ -115,7 +115,7 @@ fn root_of_a_container_is_not_root() {
 }
 
 #[test]
-fn in_another_pid_namespace_no_guest_would_be_found() {
+fn another_pid_namespace_is_refused_because_it_hides_guests() {
     let host = FakeHost::new();
     host.link("/proc/self/ns/pid", "pid:[4026532201]");
     host.write("/sys/devices/system/cpu/smt/active", "0\n");
@@ -123,7 +123,7 @@ fn in_another_pid_namespace_no_guest_would_be_found() {
     assert!(check.name == "pid-namespace" && check.found.contains("4026532201"), "{check:?}");
     assert!(host.loads(Purpose::BaseOnly));
 
-    // Nor would the host's tasks that use core scheduling.
+    // It also hides the host's tasks that use core scheduling.
     host.write("/sys/devices/system/cpu/smt/active", "1\n");
     assert!(!host.loads(Purpose::BaseOnly));
     let report = before_loading(&host.host(), Purpose::BaseOnly);
@@ -161,7 +161,7 @@ fn cpus_isolated_at_boot_are_refused_and_those_of_nohz_full_are_not() {
 }
 
 #[test]
-fn cpus_isolated_by_a_cpuset_are_no_hindrance_but_to_linux_7_0() {
+fn cpus_isolated_by_a_cpuset_matter_to_linux_7_0_alone() {
     let host = FakeHost::new();
     host.write("/sys/fs/cgroup/cpuset.cpus.isolated", "2-3\n");
     for release in ["6.12.107-amd64", "7.2.12+deb14-amd64"] {
@@ -184,7 +184,7 @@ fn more_cgroups_than_there_is_room_for_are_refused() {
     write(&stat("nr_subsys_cpu 65537\n"));
     let check = host.only(Verdict::Fail);
     assert!(check.name == "cgroups" && check.found.starts_with("65537 cgroups"), "{check:?}");
-    // Which of them have the controller `cpu` is not told before Linux 6.13.
+    // Before Linux 6.13 the number of cgroups with the controller `cpu` is not known.
     write(&stat(""));
     assert_eq!(host.only(Verdict::Fail).name, "cgroups");
     host.remove("/sys/fs/cgroup/cgroup.stat");
@@ -192,7 +192,7 @@ fn more_cgroups_than_there_is_room_for_are_refused() {
 }
 
 #[test]
-fn time_promised_to_deadline_tasks_is_compared_with_what_the_kernel_wants() {
+fn time_promised_to_deadline_tasks_must_leave_the_kernels_reserve() {
     const LIMIT: &str = "/proc/sys/kernel/sched_rt_runtime_us";
     let mut host = FakeHost::new();
     // 86 % of each of 8 CPUs.
@@ -201,7 +201,7 @@ fn time_promised_to_deadline_tasks_is_compared_with_what_the_kernel_wants() {
         host.thread(700, tid, 6);
         host.promised.insert(tid, 0.86);
     }
-    // Of the kernel itself.
+    // A thread of the kernel itself.
     host.thread(20, 20, 6);
     host.promised.insert(20, 0.1);
     let check = host.only(Verdict::Warn);
@@ -220,7 +220,7 @@ fn time_promised_to_deadline_tasks_is_compared_with_what_the_kernel_wants() {
     assert!(check.found.contains("leaves 6 % of each CPU"), "{check:?}");
     assert!(check.advice.unwrap().contains("sched_rt_runtime_us=950000"));
     host.write("/proc/sys/kernel/osrelease", "6.18.2");
-    assert_eq!(host.all().verdict, Verdict::Ok, "no time is reserved for sched_ext");
+    assert_eq!(host.all().verdict, Verdict::Ok, "this kernel reserves no time for sched_ext");
 }
 
 #[test]
@@ -257,9 +257,9 @@ fn a_cookie_that_cannot_be_asked_for_is_not_taken_for_none() {
     host.cookies.insert(1, Err(libc::EPERM));
     let check = host.only(Verdict::Fail);
     assert_eq!(check.name, "core-scheduling");
-    assert!(check.found.contains("1 tasks do not tell"), "{check:?}");
+    assert!(check.found.contains("not known whether 1 tasks"), "{check:?}");
 
-    // It has ended; the kernel was built without core scheduling; no core has siblings.
+    // The thread has ended; the kernel was built without core scheduling; no core has SMT siblings.
     for errno in [libc::ESRCH, libc::EINVAL, libc::ENODEV] {
         host.cookies.insert(1, Err(errno));
         assert!(host.all().passed(), "errno {errno}");
@@ -276,7 +276,7 @@ fn a_host_that_is_too_large_is_refused() {
 }
 
 #[test]
-fn what_only_guests_need_does_not_keep_the_base_from_loading() {
+fn the_base_scheduler_loads_without_what_only_guests_need() {
     let host = FakeHost::new();
     host.remove("/sys/kernel/btf/kvm");
     let check = host.only(Verdict::Fail);
@@ -298,7 +298,7 @@ fn no_scheduler_is_loaded_where_bpf_may_not_read_the_kernel() {
 }
 
 #[test]
-fn memory_that_yama_lets_nobody_read_is_told_of() {
+fn yama_scope_3_is_refused_because_no_process_can_read_guests() {
     let host = FakeHost::new();
     host.write("/proc/sys/kernel/yama/ptrace_scope", "3\n");
     assert_eq!(host.only(Verdict::Fail).name, "ptrace-scope");
@@ -308,7 +308,7 @@ fn memory_that_yama_lets_nobody_read_is_told_of() {
 }
 
 #[test]
-fn timers_that_expire_in_threads_cannot_look_at_vcpus() {
+fn timers_that_expire_in_threads_are_refused() {
     let host = FakeHost::new();
     host.write("/proc/cmdline", "root=/dev/vda1 threadirqs quiet\n");
     let check = host.only(Verdict::Fail);
@@ -358,7 +358,7 @@ fn a_kvm_that_is_missing_or_cannot_be_traced_is_refused() {
 }
 
 #[test]
-fn a_refusal_of_tracing_is_told_with_its_reason_and_not_blamed_on_capabilities() {
+fn a_refusal_of_tracing_names_its_reason_and_not_capabilities() {
     let host = FakeHost::new();
     host.write("/sys/kernel/security/lsm", "lockdown,capability,selinux\n");
     let refused = |errno| {
@@ -377,14 +377,14 @@ fn a_refusal_of_tracing_is_told_with_its_reason_and_not_blamed_on_capabilities()
         assert!(!format!("{found}{advice}").contains("capabilit"), "{found} {advice}");
     }
 
-    // Without privileges it is not known.
+    // Without privileges the outcome is not known.
     host.write("/proc/self/status", "CapEff:\t0000000000000000\n");
     let report = holdfast_checks::all(&host.host().without_tracing(libc::EPERM));
     assert_eq!(report.verdict_of("vcpu-tracing"), Some(Verdict::Skip), "{report}");
 }
 
 #[test]
-fn checks_of_other_programs_count_for_what_they_are_of() {
+fn checks_of_bpf_programs_count_for_the_commands_that_load_them() {
     let mut report = FakeHost::new().all();
     let fail = |name| Check::fail(name, "not taken", "report it");
     report.add(fail(OBSERVER_PROGRAMS));
@@ -400,7 +400,7 @@ fn checks_of_other_programs_count_for_what_they_are_of() {
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_not_called_ok() {
+fn a_check_that_cannot_read_its_file_is_skipped_and_not_ok() {
     let host = FakeHost::new();
     host.remove("/sys/fs/cgroup/cgroup.controllers");
     host.remove("/sys/kernel/security/lockdown");
@@ -422,7 +422,7 @@ fn limits_that_are_not_enforced_are_named() {
     let check = host.only(Verdict::Warn);
     assert_eq!(check.name, "cpu-limits");
     assert!(check.found.contains("machine.slice/vm1.scope"), "{check:?}");
-    // Who does not ask the doctor is told, too.
+    // The scheduler warns about the limit, too.
     let report = before_loading(&host.host(), Purpose::BaseOnly);
     assert!(report.passed() && report.checks.iter().any(|c| c.found == check.found), "{report}");
 }
@@ -469,13 +469,13 @@ fn pause_exits_that_are_off_are_pointed_out() {
     host.write("/sys/module/kvm_amd/parameters/pause_filter_count", "0\n");
     host.write("/proc/cpuinfo", "flags : svm npt pausefilter pfthreshold\n");
     let check = host.only(Verdict::Warn);
-    assert!(check.name == "pause-exits" && check.advice.unwrap().contains("load kvm_amd anew"));
+    assert!(check.name == "pause-exits" && check.advice.unwrap().contains("reload kvm_amd"));
     host.write("/proc/cpuinfo", "flags : svm npt\n");
-    assert!(host.only(Verdict::Warn).advice.unwrap().contains("this processor has no such exits"));
+    assert!(host.only(Verdict::Warn).advice.unwrap().contains("this processor has no pause exits"));
 }
 
 #[test]
-fn programs_that_call_the_kernel_have_to_be_machine_code() {
+fn a_kernel_without_the_bpf_compiler_is_refused() {
     let host = FakeHost::new();
     host.write("/proc/sys/net/core/bpf_jit_enable", "0\n");
     assert_eq!(host.only(Verdict::Fail).name, "bpf-jit");
@@ -484,7 +484,7 @@ fn programs_that_call_the_kernel_have_to_be_machine_code() {
 }
 
 #[test]
-fn this_machine_is_judged_without_a_panic_and_every_failure_says_what_to_do() {
+fn the_checks_of_this_machine_do_not_panic_and_every_failure_has_advice() {
     let report = before_loading(&Host::this(), Purpose::Guests);
     assert_eq!(report.checks.len(), 20);
     assert!(report.failures().all(|check| check.advice.is_some()), "{report}");

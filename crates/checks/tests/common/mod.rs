@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A host that can do everything, in a directory; tests take something away.
+//! A fake host in a directory that passes every check; tests take something away.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -83,7 +83,7 @@ impl FakeHost {
         fs::write(path, bytes).unwrap();
     }
 
-    /// A symbolic link; one that is there goes.
+    /// Makes a symbolic link, in place of an older one.
     pub(crate) fn link(&self, path: &str, to: &str) {
         let path = self.root().join(&path[1..]);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -96,7 +96,7 @@ impl FakeHost {
         if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
     }
 
-    /// A process with threads of the ordinary class.
+    /// Adds a process with threads of the ordinary class.
     pub(crate) fn process(&self, pid: u32, comm: &str, tids: &[u32]) {
         self.write(&format!("/proc/{pid}/comm"), comm);
         for tid in tids {
@@ -104,7 +104,7 @@ impl FakeHost {
         }
     }
 
-    /// A thread of a scheduling class, with a name that is hard to parse.
+    /// Adds a thread of a scheduling class, with a name that is hard to parse.
     pub(crate) fn thread(&self, pid: u32, tid: u32, policy: u32) {
         let zeroes = |n| "0 ".repeat(n);
         let stat = format!("{tid} (CPU 0) K VM) R {}{policy} {}", zeroes(41 - 4), zeroes(8));
@@ -123,14 +123,14 @@ impl FakeHost {
         holdfast_checks::loaded_scheduler(&self.host())
     }
 
-    /// What one check found.
+    /// The finding of one check.
     pub(crate) fn found(&self, name: &str) -> String {
         let report = self.all();
         let check = report.checks.iter().find(|check| check.name == name);
         check.unwrap_or_else(|| panic!("no {name}: {report}")).found.clone()
     }
 
-    /// The only check that found something to do, with its verdict as expected.
+    /// The only check that is not ok; its verdict has to be `expected`.
     pub(crate) fn only(&self, verdict: Verdict) -> Check {
         let report = self.all();
         let odd: Vec<_> = report.checks.iter().filter(|c| c.verdict > Verdict::Ok).collect();
@@ -141,7 +141,7 @@ impl FakeHost {
         odd[0].clone()
     }
 
-    /// Whether a scheduler would be loaded.
+    /// Do the checks allow loading a scheduler?
     pub(crate) fn loads(&self, purpose: Purpose) -> bool {
         before_loading(&self.host(), purpose).passed()
     }
