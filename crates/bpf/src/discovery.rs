@@ -20,17 +20,17 @@ use crate::skel::types::{hf_event, hf_layout, hf_slot, hf_vm};
 use crate::skel::{DiscoverySkel, DiscoverySkelBuilder};
 use crate::vm::{Vcpu, Vm, VmState, is_denial};
 
-/// How often ended VMs are looked for.
+/// Interval between searches for ended VMs.
 const REAP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Finds vCPUs and resolves their guests, as long as it lives.
+/// Finds vCPUs and resolves their guests, until it is dropped.
 pub struct Discovery<'obj> {
     skel: DiscoverySkel<'obj>,
     ring: RingBuffer<'obj>,
     received: Rc<RefCell<Vec<hf_event>>>,
     links: Vec<Link>,
     vms: BTreeMap<u64, Vm>,
-    /// Those that the last look found ended.
+    /// VMs that the last search found ended.
     ended: Vec<(u64, Vm)>,
     reader: Arc<Reader>,
     searches: Searches,
@@ -38,10 +38,10 @@ pub struct Discovery<'obj> {
 }
 
 impl<'obj> Discovery<'obj> {
-    /// Loads and attaches the program. `storage` keeps libbpf's object alive; `btf` is of guest
-    /// kernels that may have none in memory.
+    /// Loads and attaches the program. `storage` keeps libbpf's object alive; `btf` holds BTF of
+    /// guest kernels, for guests that have none in memory.
     ///
-    /// The kvm module has to be there: its BTF says where the fields are.
+    /// The kvm module has to be loaded: its BTF has the offsets of the fields.
     pub fn attach(
         storage: &'obj mut MaybeUninit<OpenObject>,
         btf: &[BtfFiles],
@@ -88,12 +88,12 @@ impl<'obj> Discovery<'obj> {
         })
     }
 
-    /// Has the kernel take the program, and drops it: it is not attached.
+    /// Loads the program and drops it, without attaching it.
     pub fn try_load() -> Result<(), DiscoveryError> {
         load(&mut MaybeUninit::uninit()).map(drop)
     }
 
-    /// The map of vCPU threads, to be shared with programs that read classes.
+    /// The map of vCPU threads, for sharing with programs that read classes.
     pub fn vcpus(&self) -> BorrowedFd<'_> {
         self.skel.maps.vcpus.as_fd()
     }
@@ -104,32 +104,33 @@ impl<'obj> Discovery<'obj> {
     }
 
     /// The VMs that the last call of [`Self::poll`] or [`Self::process`] found ended, as they were
-    /// known: those whose keys it returned, and those whose place another one had taken already.
+    /// known: those whose keys it returned, and those whose `struct kvm` another VM has replaced
+    /// already.
     pub fn ended(&self) -> &[(u64, Vm)] {
         &self.ended
     }
 
-    /// Waits up to `timeout` for news of vCPUs, and acts on them. Returns the keys of VMs that
+    /// Waits up to `timeout` for vCPUs' reports, and processes them. Returns the keys of VMs that
     /// have ended.
     pub fn poll(&mut self, timeout: Duration) -> Result<Vec<u64>, DiscoveryError> {
         let heard = self.ring.poll(timeout);
         self.act(heard)
     }
 
-    /// Acts on what there is to be acted on now, without waiting: for those who wait for other
-    /// things, too. They call it when the file descriptor of [`AsFd`] is readable, and at
-    /// [`Self::next_due`]. Returns the keys of VMs that have ended.
+    /// Processes pending reports without waiting, for callers with an event loop of their own. They
+    /// call it when the file descriptor of [`AsFd`] is readable, and at [`Self::next_due`]. Returns
+    /// the keys of VMs that have ended.
     pub fn process(&mut self) -> Result<Vec<u64>, DiscoveryError> {
         let heard = self.ring.consume();
         self.act(heard)
     }
 
-    /// When there is something to be done even if there is no news; `None` without VMs.
+    /// Next time at which work is due even without a report; `None` without VMs.
     pub fn next_due(&self) -> Option<Instant> {
         let reap = (!self.vms.is_empty()).then(|| self.reaped_at + REAP_INTERVAL);
         let now = Instant::now();
         let searched = self.searches.next_check(now);
-        // With as many searches as there may be the next one waits for the end of one of them.
+        // At the limit of searches, the next search waits for the end of another one.
         let vms = self.vms.values().filter(|vm| self.searches.have_room_for(vm.pid));
         let due = vms.filter_map(|vm| vm.resolving_due(now));
         due.chain(searched).chain(reap).min()
@@ -160,7 +161,8 @@ impl<'obj> Discovery<'obj> {
 
     fn handle(&mut self, event: &hf_event) {
         let raw = &event.vcpu;
-        // A thread runs one vCPU. That of a VM it had before is not forgotten by KVM at once.
+        // A thread runs one vCPU. KVM does not forget at once the vCPU of a VM that the thread ran
+        // before.
         for vm in self.vms.values_mut().filter(|vm| vm.pid == event.tgid) {
             vm.vcpus.retain(|_, vcpu| vcpu.tid != raw.tid);
         }
@@ -183,15 +185,15 @@ impl<'obj> Discovery<'obj> {
         vm.retry_soon();
     }
 
-    /// Learns the layouts of guests that are not readable yet. Searching a large guest takes long:
-    /// it is done beside, and whoever follows VMs goes on.
+    /// Learns the layouts of guests that are not readable yet. Searching a large guest takes long,
+    /// so a thread of its own does it.
     fn resolve(&mut self, now: Instant) {
         for search in self.searches.take_finished(now) {
             self.learn(search, now);
         }
         let mut waiting: Vec<_> =
             self.vms.iter_mut().filter(|(_, vm)| vm.wants_resolving(now)).collect();
-        // Who has waited longest comes first: others may be due again and again.
+        // The VM that has waited longest comes first: others may be due again and again.
         waiting.sort_by_key(|(_, vm)| vm.resolving_due(now));
         for (&kvm, vm) in waiting {
             if !self.searches.have_room_for(vm.pid) {
@@ -199,7 +201,7 @@ impl<'obj> Discovery<'obj> {
             }
             let (pid, born, epoch) = (vm.pid, vm.born, vm.epoch);
             let (mut slots, records) = (vm.slots.clone(), vm.records());
-            // Before Linux 5.17 no others are known.
+            // Before Linux 5.17 no other slots are known.
             if slots.is_empty() {
                 slots.extend(records.iter().map(|record| record.slot));
             }
@@ -208,7 +210,7 @@ impl<'obj> Discovery<'obj> {
             let begun = self
                 .searches
                 .begin((kvm, born, epoch, pid), now, move || reader.attempt(pid, &slots, &records));
-            // Somebody else's threads may be too many just now.
+            // Other programs may have used up the limit of threads for a moment.
             if let Err(why) = begun {
                 log::warn!("pid {pid}: no thread to search its memory: {why}");
                 vm.end_resolving(VmState::Unreadable(None), epoch, Duration::ZERO, now);
@@ -220,7 +222,7 @@ impl<'obj> Discovery<'obj> {
         let (kvm, born, epoch, mut took) =
             (search.kvm, search.born, search.epoch, search.took(now));
         let found = search.join().map(|attempt| {
-            // Which is limited by itself.
+            // The exhaustive pass has a limit of its own.
             took = took.saturating_sub(attempt.exhaustive);
             attempt.found
         });
@@ -233,7 +235,7 @@ impl<'obj> Discovery<'obj> {
                 VmState::Readable(guest)
             }
             Ok(Err(why)) => {
-                // Which no later attempt changes, and the operator may.
+                // Later attempts fail in the same way, until the operator changes something.
                 let level = match vm.is_denied() {
                     false if is_denial(&why) => log::Level::Warn,
                     _ => log::Level::Debug,
@@ -241,7 +243,7 @@ impl<'obj> Discovery<'obj> {
                 log::log!(level, "pid {}: guest kernel cannot be read: {why}", vm.pid);
                 VmState::Unreadable(Some(why))
             }
-            // It has said why. No guest stops what is done for the others.
+            // The panic has printed its reason. One guest does not stop the work for the others.
             Err(_) => VmState::Unreadable(None),
         };
         if vm.end_resolving(state, epoch, took, now)
@@ -249,7 +251,7 @@ impl<'obj> Discovery<'obj> {
         {
             let layout = layout_of(guest, epoch);
             let layouts = &self.skel.maps.layouts;
-            // This VM's vCPUs stay ordinary tasks; the others are no worse for it.
+            // This VM's vCPUs stay ordinary tasks; other VMs are not affected.
             if let Err(why) = layouts.update(&kvm.to_ne_bytes(), as_bytes(&layout), MapFlags::ANY) {
                 log::warn!("pid {}: cannot publish the layout of its guest: {why}", vm.pid);
             }
@@ -264,7 +266,7 @@ impl<'obj> Discovery<'obj> {
             let found = map
                 .lookup(&kvm.to_ne_bytes(), MapFlags::ANY)
                 .map_err(|source| map_error("look up a VM", "vms", source))?;
-            // What lies there now may be another one.
+            // Another VM may lie at this address already.
             let found = found.and_then(|bytes| from_bytes::<hf_vm>(&bytes));
             if found.is_none_or(|found| found.born != vm.born) {
                 ended.push(*kvm);
@@ -272,13 +274,13 @@ impl<'obj> Discovery<'obj> {
         }
         for kvm in &ended {
             self.ended.extend(self.vms.remove(kvm).map(|vm| (*kvm, vm)));
-            // It may have been published after KVM had destroyed the VM.
+            // The layout may have been published after KVM destroyed the VM.
             let _ = self.skel.maps.layouts.delete(&kvm.to_ne_bytes());
         }
         Ok(ended)
     }
 
-    /// Reports that had to wait for room, and vCPU threads that could not be tracked.
+    /// Reports that waited for room in the ring, and vCPU threads that could not be tracked.
     pub fn losses(&self) -> (u64, u64) {
         let bss = self.skel.maps.bss_data.as_deref();
         bss.map_or((0, 0), |bss| (bss.nr_deferred_events, bss.nr_untracked))
@@ -286,7 +288,7 @@ impl<'obj> Discovery<'obj> {
 }
 
 impl AsFd for Discovery<'_> {
-    /// Readable (poll(2), epoll(7)) when there is news of vCPUs.
+    /// Readable (poll(2), epoll(7)) when there are reports of vCPUs.
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the ring owns its epoll instance, which stays open as long as `self`.
         unsafe { BorrowedFd::borrow_raw(self.ring.epoll_fd()) }
@@ -295,7 +297,7 @@ impl AsFd for Discovery<'_> {
 
 impl Drop for Discovery<'_> {
     fn drop(&mut self) {
-        // Detached before the maps go away.
+        // Detach before the maps are freed.
         self.links.clear();
     }
 }
@@ -311,8 +313,9 @@ fn map_error(action: &'static str, map: &'static str, source: libbpf_rs::Error) 
     DiscoveryError::Map { action, map, source }
 }
 
-/// What BPF needs of a guest. Queue nodes of any other shape than the one `struct hf_qnode` has are
-/// left out: a vCPU that waits for a lock then looks like one that holds it, which grace bounds.
+/// The layout in the form that BPF needs. Queue nodes that do not have the shape of `struct
+/// hf_qnode` are left out: a Waiter then looks like a Holder, which the bound on grace makes
+/// harmless.
 fn layout_of(guest: &ResolvedGuest, epoch: u32) -> hf_layout {
     let deltas = guest.deltas();
     let qnodes = deltas
@@ -330,7 +333,7 @@ fn layout_of(guest: &ResolvedGuest, epoch: u32) -> hf_layout {
     }
 }
 
-/// An event, which ends with the last of its slots.
+/// An event, cut off after the last of its slots.
 fn parse_event(bytes: &[u8]) -> Option<hf_event> {
     let mut whole = [0; size_of::<hf_event>()];
     if !(offset_of!(hf_event, slots)..=whole.len()).contains(&bytes.len()) {
@@ -343,7 +346,7 @@ fn parse_event(bytes: &[u8]) -> Option<hf_event> {
     Some(event)
 }
 
-/// A wire type out of the bytes that BPF wrote. `T` is one of the generated `#[repr(C)]` types.
+/// Reads a wire type from the bytes that BPF wrote. `T` is one of the generated `#[repr(C)]` types.
 fn from_bytes<T: Copy>(bytes: &[u8]) -> Option<T> {
     // SAFETY: the length is checked, the read is unaligned, and the generated types consist of
     // integers only, for which every bit pattern is valid.
@@ -372,7 +375,7 @@ mod tests {
         let bytes = as_bytes(&sent);
         let event = parse_event(&bytes[..at(40)]).unwrap();
         assert_eq!((event.nr_slots, event.slots[39].gpa), (40, 39 << 30));
-        // Whatever the count says, no slot is made up.
+        // A count that is too high adds no slots.
         assert_eq!(parse_event(&bytes[..at(39)]).unwrap().nr_slots, 39);
         assert!(parse_event(&bytes[..at(0) - 1]).is_none());
     }

@@ -1,36 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Why vCPUs cannot be discovered on this host.
+//! Errors of the discovery of vCPUs.
 
 use thiserror::Error;
 
-/// Errors of discovery as a whole. That one VM cannot be read is not among them: it is a state of
-/// that VM, see [`crate::VmState`].
+/// Errors of discovery as a whole. A VM that cannot be read is no error, but a state of that VM:
+/// see [`crate::VmState`].
 #[derive(Debug, Error)]
 pub enum DiscoveryError {
     /// The BPF program could not be loaded or attached.
     #[error("cannot {action} the vCPU discovery program{hint}")]
     Bpf {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// What to do about it, after a colon or semicolon; or empty.
+        /// Advice, after a colon or semicolon; or empty.
         hint: &'static str,
-        /// What libbpf said.
+        /// Error from libbpf.
         source: libbpf_rs::Error,
     },
     /// A map operation failed.
     #[error("cannot {action} in the BPF map `{map}`")]
     Map {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// On which map.
+        /// Name of the map.
         map: &'static str,
-        /// What libbpf said.
+        /// Error from libbpf.
         source: libbpf_rs::Error,
     },
 }
 
 impl DiscoveryError {
-    /// Does this machine refuse the program, to whomever?
+    /// Does this machine refuse the program to every process?
     pub fn is_refused(&self) -> bool {
         matches!(self, Self::Bpf { source, .. } if is_eperm(source))
     }
@@ -38,7 +38,7 @@ impl DiscoveryError {
     pub(crate) fn bpf(action: &'static str, source: libbpf_rs::Error) -> Self {
         let hint = if is_eperm(&source) {
             ": a filter of system calls (a container's?), a security module or lockdown refuses it \
-             (`holdfast doctor` looks)"
+             (`holdfast doctor` says which)"
         } else {
             "; `holdfast doctor` says why"
         };
@@ -46,8 +46,8 @@ impl DiscoveryError {
     }
 }
 
-/// The verifier rejects programs with EACCES, which is of the same kind to libbpf-rs; the number is
-/// nowhere but in the text.
+/// The verifier rejects programs with EACCES, which has the same kind in libbpf-rs. Only the text
+/// has the number.
 fn is_eperm(error: &libbpf_rs::Error) -> bool {
     format!("{error:#}").contains("(os error 1)")
 }

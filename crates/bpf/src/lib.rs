@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the BPF programs of Holdfast share: the discovery of vCPUs and the headers that the
-//! scheduler and the observer compile against.
+//! Shared by Holdfast's BPF programs: the discovery of vCPUs and the headers that the scheduler and
+//! the observer compile against.
 //!
 //! [`Discovery`] finds every vCPU thread of the host, learns through `holdfast-guest` where its
 //! guest kernel keeps the words that tell its class, and keeps both up to date while VMs start,

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What libbpf, and the kernel's verifier through it, say of a program that is not taken.
+//! Messages of libbpf, and through it of the kernel's verifier, about a program that is refused.
 
 use std::sync::{Mutex, PoisonError};
 
 use libbpf_rs::{PrintLevel, set_print};
 
-/// Lines that are told, and characters of each.
+/// Lines that are kept, and characters of each.
 const LINES: usize = 4;
 const LINE_LEN: usize = 160;
 
-/// Lines that every failure has, and that say nothing of why.
+/// Lines that every failure has, and that do not explain it.
 const NOISE: [&str; 6] = [
     "-- BEGIN PROG LOAD LOG --",
     "-- END PROG LOAD LOG --",
@@ -25,9 +25,9 @@ fn hear(_: PrintLevel, message: String) {
     HEARD.lock().unwrap_or_else(PoisonError::into_inner).push_str(&message);
 }
 
-/// Does something that may have libbpf complain, and gives the last of what it complained about: a
-/// few lines of limited length, separated by `; `, or an empty string. Others who load programs
-/// meanwhile are heard, too.
+/// Runs a function and returns its result with libbpf's last messages meanwhile: a few lines of
+/// limited length, separated by `; `, or an empty string. Messages from other threads that load
+/// programs at the same time are included.
 pub fn with_last_words<T>(work: impl FnOnce() -> T) -> (T, String) {
     HEARD.lock().unwrap_or_else(PoisonError::into_inner).clear();
     let before = set_print(Some((PrintLevel::Warn, hear)));
@@ -47,7 +47,7 @@ fn last_words(heard: &str) -> String {
     };
     let telling: Vec<_> = telling.collect();
     let (early, last) = telling.split_at(telling.len().saturating_sub(LINES - 1));
-    // The program's name: what the verifier says last is of an instruction.
+    // The program's name: the verifier's last lines are about an instruction.
     let program = early.iter().rfind(|line| line.starts_with("prog '"));
     let told = program.into_iter().chain(last).map(|line| shortened(line));
     told.collect::<Vec<_>>().join("; ")
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_what_the_verifier_said_last_and_no_noise() {
+    fn returns_the_last_lines_of_the_verifier_without_noise() {
         let heard = "libbpf: prog 'on_load': BPF program load failed: Permission denied\n\
             libbpf: prog 'on_load': -- BEGIN PROG LOAD LOG --\n\
             0: R1=ctx() R10=fp0\n1: (79) r1 = *(u64 *)(r1 +0)\n2: (79) r0 = *(u64 *)(r2 +0)\n\
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn says_little_where_much_was_said() {
+    fn cuts_off_long_logs() {
         let line = "\u{fc}".repeat(10 * LINE_LEN);
         let words = last_words(&format!("{line}\n").repeat(100));
         assert!(words.chars().count() < LINES * (LINE_LEN + 5), "{}", words.len());

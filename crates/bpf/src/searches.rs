@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Searches of guests' memory that are under way, each in a thread of its own.
+//! Searches of guests' memory in progress, each in a thread of its own.
 //!
-//! Whoever runs a VMM decides what its memory is made of: a page of a file system of its own
-//! (FUSE), or one that it serves itself (userfaultfd), may never come, and who reads it can sleep
-//! for ever where no signal reaches. Only resident pages are read, but one may leave in between. So
-//! nobody waits for such a thread, and it holds nothing.
+//! The owner of a VMM decides what backs its memory. A page of its own file system (FUSE), or a
+//! page that it serves itself (userfaultfd), may never arrive, and a thread that reads such a page
+//! can sleep for ever where no signal reaches it. Only resident pages are read, but a page may be
+//! evicted in between. So no thread waits for a search, and a search holds no resources.
 
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use holdfast_guest::reader::Attempt;
 
-/// How many guests are searched at once.
+/// Guests that are searched at once.
 const AT_ONCE: usize = 4;
-/// A search that takes longer does not keep others from being begun. One of a terabyte may.
+/// A search that takes longer than this does not delay others. A search of a terabyte may.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// So many there are at most, those included: then no guest is searched any more.
+/// Limit of all searches, including those that take long. At the limit no further search begins.
 const MAX: usize = 64;
-/// How often it is looked whether one is done, and one that takes long.
+/// Interval between checks for finished searches, and for searches that take long.
 const CHECK: Duration = Duration::from_millis(10);
 const LATE_CHECK: Duration = Duration::from_secs(1);
 
-/// A search that is under way.
+/// A search in progress.
 pub(crate) struct Search {
-    /// Whose memory it is.
+    /// VM whose memory is searched.
     pub(crate) kvm: u64,
     pub(crate) born: u64,
     pub(crate) epoch: u32,
@@ -34,24 +34,24 @@ pub(crate) struct Search {
 }
 
 impl Search {
-    /// What came of it; `Err` if it panicked.
+    /// Its result; `Err` if it panicked.
     pub(crate) fn join(self) -> thread::Result<Attempt> {
         self.thread.join()
     }
 
-    /// For how long it has run.
+    /// Time since it began.
     pub(crate) fn took(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.began)
     }
 }
 
-/// All of them.
+/// All searches in progress.
 #[derive(Default)]
 pub(crate) struct Searches(Vec<Search>);
 
 impl Searches {
-    /// May another one begin, of a VM of this process? Where one takes long others of it would,
-    /// too.
+    /// May a search of a VM of this process begin? If one search of a process takes long, others of
+    /// it would, too.
     pub(crate) fn have_room_for(&self, pid: u32) -> bool {
         let nr = self.0.len();
         nr - self.nr_late() < AT_ONCE
@@ -63,7 +63,7 @@ impl Searches {
         self.0.iter().filter(|search| search.is_late).count()
     }
 
-    /// Begins one for the VM that this says it is for.
+    /// Begins a search for the VM of this attempt.
     pub(crate) fn begin(
         &mut self,
         (kvm, born, epoch, pid): (u64, u64, u32, u32),
@@ -78,7 +78,7 @@ impl Searches {
         Ok(())
     }
 
-    /// Those that are done, and no longer among these.
+    /// Removes and returns the finished searches.
     pub(crate) fn take_finished(&mut self, now: Instant) -> Vec<Search> {
         let mut nr_late = self.nr_late();
         for search in &mut self.0 {
@@ -86,31 +86,34 @@ impl Searches {
                 search.is_late = true;
                 let (pid, patience) = (search.pid, PATIENCE.as_secs());
                 log::warn!(
-                    "pid {pid}: searching its memory takes more than {patience} s; others are not \
-                     kept waiting"
+                    "pid {pid}: searching its memory takes more than {patience} s; searches of \
+                     other VMs continue"
                 );
                 nr_late += 1;
                 if nr_late == MAX {
-                    log::warn!("{MAX} searches do not end: no guest will be read until one does");
+                    log::warn!(
+                        "{MAX} searches do not end: no further guest is read until one of \
+                        them does"
+                    );
                 }
             }
         }
         self.0.extract_if(.., |search| search.thread.is_finished()).collect()
     }
 
-    /// When to look again.
+    /// Time of the next check.
     pub(crate) fn next_check(&self, now: Instant) -> Option<Instant> {
         let of = |search: &Search| now + if search.is_late { LATE_CHECK } else { CHECK };
         self.0.iter().map(of).min()
     }
 }
 
-/// Leaves the files of the process to the other threads, but for the standard ones: while this
-/// thread cannot be ended, not even by SIGKILL, what the process has loaded must not stay.
+/// Closes this thread's copies of all files but the standard ones. SIGKILL may not end this thread,
+/// and loaded BPF programs must not stay as long as it does.
 fn let_go_of_files() {
     const FIRST: libc::c_uint = 3;
-    // SAFETY: plain system call. The thread has a table of its own afterwards, and has opened
-    // nothing yet.
+    // SAFETY: plain system call. Afterwards the thread has a file table of its own, and has opened
+    // no file yet.
     let done = unsafe {
         libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, libc::CLOSE_RANGE_UNSHARE)
     };
@@ -133,7 +136,7 @@ mod tests {
         Attempt { found: Err(ReadError::NoStealTime), exhaustive: Duration::ZERO }
     }
 
-    /// A search that goes on until what is given is dropped.
+    /// A search that lasts until the returned sender is dropped.
     fn begin_endless(searches: &mut Searches, pid: u32, now: Instant) -> mpsc::Sender<()> {
         let (end, ended) = mpsc::channel::<()>();
         let endless = move || {
@@ -154,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_searched_at_once() {
+    fn the_number_of_searches_at_once_is_limited() {
         let (mut searches, now) = (Searches::default(), Instant::now());
         let mut endless: Vec<_> =
             (0..4).map(|pid| begin_endless(&mut searches, pid, now)).collect();
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_never_answers_keeps_no_other_guest_waiting() {
+    fn memory_that_never_arrives_does_not_delay_other_guests() {
         let (mut searches, mut now) = (Searches::default(), Instant::now());
         let mut stuck = Vec::new();
         for pid in 0..MAX as u32 {
@@ -182,7 +185,7 @@ mod tests {
                 assert!(!searches.have_room_for(pid), "of the same process");
             }
         }
-        // That many are too many.
+        // This many are too many.
         assert!(!searches.have_room_for(u32::MAX));
         assert_eq!(searches.next_check(now), Some(now + LATE_CHECK));
         stuck.pop();
@@ -191,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_holds_no_file_of_the_process() {
+    fn a_search_holds_no_files_of_the_process() {
         let _file = fs::File::open("/proc/self/status").unwrap();
         let open = || -> Vec<_> {
             let entries = fs::read_dir("/proc/thread-self/fd").unwrap();

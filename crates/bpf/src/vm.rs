@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use holdfast_guest::{MemoryError, ReadError, ResolvedGuest, Slot, VcpuRecord};
 
-/// Shortest and longest time between attempts to read a guest. A guest that is still booting
-/// becomes readable soon; one that never does costs little.
+/// Shortest and longest time between attempts to read a guest. A booting guest becomes readable
+/// soon; a guest that never does costs little.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// And at least so many times as long as the attempt took: a large guest that is not readable takes
-/// no more than a tenth of a CPU. Where there is news, half of one. No longer than that, for it may
-/// have been stuck.
+/// The time between attempts is at least this many times the duration of the last attempt: a large
+/// guest that is not readable takes at most a tenth of a CPU, and half of one after a change of its
+/// records. `REST_MAX` bounds it, because the attempt may have been blocked.
 const REST: u32 = 9;
 const REST_MAX: Duration = Duration::from_secs(60);
-/// How many attempts news of a guest may cause at once, and after what time one more. A guest moves
-/// its records as often as it likes, and looking for its kernel takes a while.
+/// Prompt attempts that changes of a guest may cause, and the time after which one more is allowed.
+/// A guest may move its records as often as it likes, and searching for its kernel takes a while.
 const PROMPT_MAX: u32 = 20;
 const PROMPT_EARNED: Duration = Duration::from_secs(10);
 
@@ -30,12 +30,12 @@ pub struct Vcpu {
     pub record: Option<VcpuRecord>,
 }
 
-/// Whether a guest's kernel can be read.
+/// State of reading a guest's kernel.
 #[derive(Debug)]
 pub enum VmState {
-    /// Not known yet, or not any more; the last reason, if it was tried.
+    /// Its layout is not known; with the reason of the last attempt, if there was one.
     Unreadable(Option<ReadError>),
-    /// Its classes are read.
+    /// Its classes can be read.
     Readable(Arc<ResolvedGuest>),
 }
 
@@ -46,21 +46,21 @@ pub struct Vm {
     pub pid: u32,
     /// Its vCPUs by number.
     pub vcpus: BTreeMap<u32, Vcpu>,
-    /// Can it be read?
+    /// State of reading its guest.
     pub state: VmState,
     /// Memory of the guest.
     pub(crate) slots: Vec<Slot>,
-    /// When it came to be, in ns: another VM may lie at its address later.
+    /// Time of its creation, in ns: another VM may lie at its address later.
     pub(crate) born: u64,
     pub(crate) epoch: u32,
-    /// There was news since the last attempt.
+    /// Its records changed since the last attempt.
     has_news: bool,
-    /// An attempt is being made.
+    /// An attempt is in progress.
     is_being_searched: bool,
-    /// Prompt attempts there were left at the last of them, and when that was.
+    /// Prompt attempts left after the last one, and the time of that.
     prompt: u32,
     prompt_since: Instant,
-    /// From when on there may be a prompt attempt, and any.
+    /// Earliest times of a prompt attempt, and of any attempt.
     prompt_at: Instant,
     retry_at: Instant,
     retry_after: Duration,
@@ -85,7 +85,7 @@ impl Vm {
         }
     }
 
-    /// What was learnt is stale: the guest was reset, or its records moved.
+    /// Discards the layout: the guest was reset, or its records moved.
     pub(crate) fn enter_epoch(&mut self, epoch: u32) {
         if self.epoch == epoch {
             return;
@@ -97,20 +97,20 @@ impl Vm {
         }
     }
 
-    /// Something changed that may make it readable.
+    /// Notes a change that may make the guest readable.
     pub(crate) fn retry_soon(&mut self) {
         self.has_news = true;
     }
 
-    /// Prompt attempts there may be, now.
+    /// Prompt attempts that are allowed at `now`.
     fn nr_prompt(&self, now: Instant) -> u32 {
         let passed = now.saturating_duration_since(self.prompt_since);
         let earned = passed.as_secs() / PROMPT_EARNED.as_secs();
         PROMPT_MAX.min(self.prompt.saturating_add(earned.try_into().unwrap_or(u32::MAX)))
     }
 
-    /// From when on it is worth trying to read it; `None` while it is or cannot be, or it is being
-    /// tried.
+    /// Time of the next attempt to read it; `None` while it is readable, cannot be read, or is
+    /// being tried.
     pub(crate) fn resolving_due(&self, now: Instant) -> Option<Instant> {
         let is_open = !self.is_being_searched
             && matches!(self.state, VmState::Unreadable(_))
@@ -123,7 +123,7 @@ impl Vm {
         self.resolving_due(now).is_some_and(|due| now >= due)
     }
 
-    /// An attempt to read it begins.
+    /// Begins an attempt to read it.
     pub(crate) fn begin_resolving(&mut self, now: Instant) {
         self.is_being_searched = true;
         let prompt = if self.has_news { self.nr_prompt(now) } else { 0 };
@@ -131,14 +131,14 @@ impl Vm {
             self.prompt = prompt - 1;
             self.prompt_since = now;
         }
-        // The last one left does not make those after it prompt as well.
+        // The last prompt attempt does not make later ones prompt as well.
         self.retry_after =
             if prompt > 1 { RETRY_MIN } else { (self.retry_after * 2).min(RETRY_MAX) };
         self.has_news = false;
     }
 
-    /// An attempt that was begun in `epoch` has ended after so long; what came of it counts if it
-    /// is still that. True if it does.
+    /// Ends an attempt that began in `epoch` and took `took`. Its result counts, and this returns
+    /// true, if the epoch is still the same.
     pub(crate) fn end_resolving(
         &mut self,
         state: VmState,
@@ -161,7 +161,7 @@ impl Vm {
         self.is_being_searched
     }
 
-    /// Did the kernel forbid to read it when that was last tried?
+    /// Did the kernel forbid the last attempt to read it?
     pub(crate) fn is_denied(&self) -> bool {
         matches!(&self.state, VmState::Unreadable(Some(why)) if is_denial(why))
     }
@@ -170,13 +170,13 @@ impl Vm {
         self.vcpus.values().filter_map(|vcpu| vcpu.record).collect()
     }
 
-    /// Is its guest readable?
+    /// Can its classes be read?
     pub fn is_readable(&self) -> bool {
         matches!(self.state, VmState::Readable(_))
     }
 }
 
-/// The kernel does not let us look into the process.
+/// The kernel does not allow reading the process.
 pub(crate) fn is_denial(why: &ReadError) -> bool {
     matches!(why, ReadError::Memory(MemoryError::Permission { .. }))
 }
@@ -201,7 +201,7 @@ mod tests {
         assert!(vm.end_resolving(VmState::Unreadable(None), vm.epoch, Duration::ZERO, now));
     }
 
-    /// Attempts in so many seconds, with news each time it is looked at.
+    /// Attempts within `seconds`; with `has_news`, the records change all the time.
     fn attempts(vm: &mut Vm, from: Instant, seconds: u32, has_news: bool) -> u32 {
         let steps = (0..seconds * 100).map(|i| from + Duration::from_millis(10) * i);
         steps
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn news_is_acted_on_at_once() {
+    fn a_change_causes_an_attempt_at_once() {
         let now = Instant::now();
         let mut vm = vm(now);
         assert!(vm.wants_resolving(now));
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_tried_once_at_a_time_and_news_meanwhile_is_not_forgotten() {
+    fn attempts_do_not_overlap_and_a_change_meanwhile_is_kept() {
         let now = Instant::now();
         let mut vm = vm(now);
         vm.begin_resolving(now);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_of_a_guest_that_was_reset_meanwhile_does_not_count() {
+    fn the_result_of_an_attempt_is_void_after_a_reset() {
         let now = Instant::now();
         let mut vm = vm(now);
         let record = vm.vcpus[&0].record;
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_long_is_not_done_all_the_time() {
+    fn long_attempts_become_rare() {
         let (now, took) = (Instant::now(), Duration::from_secs(4));
         let mut vm = vm(now);
         vm.begin_resolving(now);
@@ -274,14 +274,14 @@ mod tests {
     }
 
     #[test]
-    fn without_news_attempts_become_rare() {
+    fn attempts_become_rare_without_changes() {
         let now = Instant::now();
         let nr = attempts(&mut vm(now), now, 60, false);
         assert!((10..25).contains(&nr), "{nr}");
     }
 
     #[test]
-    fn a_guest_that_never_stops_moving_is_not_followed_for_ever() {
+    fn a_guest_that_keeps_moving_its_records_gets_few_attempts() {
         let now = Instant::now();
         let mut vm = vm(now);
         let first = attempts(&mut vm, now, 10, true);
