@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Cuts a kernel's BTF down to what the reader looks at, with the true offsets and the true order
-//! of types, for use as test data: `reduce_btf IN OUT`. IN is raw BTF that is known to be good.
+//! Reduces a kernel's BTF to the types that the reader uses, with the true offsets and the true
+//! order of types, for use as test data: `reduce_btf IN OUT`. IN is raw BTF that is known to be
+//! good.
 //!
-//! Kept are the per-CPU section with the variables of interest and every twelfth other one, the
-//! types those of interest are made of, and one function. Pointers point to void.
+//! The output keeps the per-CPU section with the variables of interest and every twelfth other one,
+//! the types of these variables, and one function. Pointers point to void.
 
 use std::{collections::BTreeMap, env, fs};
 
@@ -21,7 +22,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-/// A type as its 32-bit words: name, info, size or type, then what the kind has.
+/// A type as its 32-bit words: name, info, size or type, then the words of its kind.
 type Words = Vec<u32>;
 
 fn kind(words: &[u32]) -> u32 {
@@ -63,7 +64,7 @@ impl Source {
         std::str::from_utf8(&rest[..end]).unwrap()
     }
 
-    /// Keeps type `id` and all it is made of; pointers and functions are cut off.
+    /// Keeps type `id` and the types in it; pointers and functions are cut off.
     fn keep(&self, id: u32, kept: &mut BTreeMap<u32, Words>) {
         if id == 0 || kept.contains_key(&id) {
             return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the reader makes of one guest: `resolve PID GPA:HVA:LEN.. VCPU@GPA..`, all but PID and VCPU
-//! in hexadecimal. Slots and the addresses of steal-time records are what KVM has; see `holdfast`
-//! for the tool that finds them by itself.
+//! Shows how the reader sees one guest: `resolve PID GPA:HVA:LEN.. VCPU@GPA..`, all but PID and
+//! VCPU in hexadecimal. Slots and the addresses of steal-time records come from KVM; `holdfast vms`
+//! finds them by itself.
 
 use std::{env, error::Error, process::ExitCode};
 

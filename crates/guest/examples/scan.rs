@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! How long it takes to find BTF in a guest: `scan [GIB] [BLOB]`.
+//! Measures how long finding BTF in a guest takes: `scan [GIB] [BLOB]`.
 //!
-//! A child process stands in for the VMM. Its memory holds what a guest's does: files (libraries
-//! and programs with their string tables, in pages scattered as a page cache scatters them), text,
-//! heaps full of pointers, zeroed pages, and BLOB near the end (a raw kernel BTF; by default the
-//! reduced one of the tests, padded to real size). Prints one line for each pass and backing of
-//! memory.
+//! A child process stands in for the VMM. Its memory resembles a guest's: files (libraries and
+//! programs with their string tables, in pages scattered as in a page cache), text, heaps full of
+//! pointers, zeroed pages, and BLOB near the end (a raw kernel BTF; by default the reduced one of
+//! the tests, padded to real size). Prints one line for each pass and backing of memory.
 
 use std::{
     env, fs,
@@ -105,7 +104,7 @@ fn fill(memory: &mut [u8], blob: &[u8]) {
     memory[at..at + blob.len()].copy_from_slice(blob);
 }
 
-/// The VMM's side: maps, fills, says where, waits.
+/// The VMM's side: maps memory, fills it, prints its address, and waits.
 fn child(order: &str) {
     let mut parts = order.splitn(3, ' ');
     let (backing, len) = (parts.next().unwrap(), parts.next().unwrap().parse::<usize>().unwrap());
@@ -118,7 +117,7 @@ fn child(order: &str) {
     let advice = if backing == "huge" { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
     // SAFETY: advice about the mapping just made.
     unsafe { libc::madvise(map, len, advice) };
-    // SAFETY: `len` mapped, zeroed bytes that nobody else refers to.
+    // SAFETY: `len` mapped, zeroed bytes without another reference.
     let memory = unsafe { std::slice::from_raw_parts_mut(map.cast::<u8>(), len) };
     fill(memory, &blob(path.as_ref()));
     println!("{}", map as usize);
@@ -126,7 +125,7 @@ fn child(order: &str) {
     let _ = std::io::stdin().read(&mut [0]);
 }
 
-/// CPU time of this process so far, all threads; tells more than elapsed time on a busy machine.
+/// CPU time of this process so far, all threads. On a busy machine it says more than elapsed time.
 fn cpu_ms() -> f64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Addresses that cannot be mixed up, and the memory slots that translate between them.
+//! Types for addresses, one for each address space, and the memory slots that translate between
+//! them.
 //!
 //! Three address spaces meet here: guest-physical ([`Gpa`]), host-virtual in the process that runs
 //! the guest ([`Hva`]) and guest-virtual ([`Gva`]). Arithmetic is checked everywhere, because the
@@ -95,7 +96,7 @@ impl HvaRange {
         self.end.0.saturating_sub(self.start.0)
     }
 
-    /// Is there nothing in it?
+    /// Is it empty?
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
@@ -105,7 +106,7 @@ impl HvaRange {
         self.start <= other.start && other.end <= self.end
     }
 
-    /// What both ranges hold, if anything.
+    /// The intersection of both ranges, if it is not empty.
     pub fn intersect(self, other: Self) -> Option<Self> {
         let both = Self { start: self.start.max(other.start), end: self.end.min(other.end) };
         (!both.is_empty()).then_some(both)
@@ -122,7 +123,7 @@ impl HvaRange {
 
 /// A KVM memory slot: `len` bytes of guest-physical memory at `gpa`, mapped at `hva`.
 ///
-/// Both ends of both mappings fit in 64 bits; the constructor sees to it, so translation within a
+/// The constructor checks that both ends of both mappings fit in 64 bits, so translation within a
 /// slot cannot overflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot {
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn translates_up_to_the_last_byte_and_no_further() {
+    fn translates_up_to_the_last_byte_and_not_beyond() {
         let slot = Slot::new(Gpa::new(0x10_0000), Hva::new(0x7f00_0000_0000), 0x2000).unwrap();
         assert_eq!(slot.to_hva(Gpa::new(0x10_1fff), 1), Some(Hva::new(0x7f00_0000_1fff)));
         assert_eq!(slot.to_hva(Gpa::new(0x10_1fff), 2), None);

@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A bounded reader for BTF that came out of a guest.
+//! A bounded reader for BTF from a guest's memory.
 //!
-//! Format: Documentation/bpf/btf.rst and include/uapi/linux/btf.h. Only what the layout needs is
-//! interpreted; everything else is stepped over. Every byte is hostile: there is no recursion, each
-//! walk has a budget, and the only allocation is an index of at most a third of the blob's size.
-//! Why not a library: docs/decisions/0002-btf-parser.md.
+//! Format: Documentation/bpf/btf.rst and include/uapi/linux/btf.h. The reader interprets only the
+//! types that the layout needs, and skips all others. Every byte is hostile: there is no recursion,
+//! each walk has a budget, and the only allocation is an index of at most a third of the blob's
+//! size. docs/decisions/0002-btf-parser.md says why no library is used.
 
 /// First bytes of every little-endian BTF blob without flags: magic 0xeb9f, version 1, flags 0.
 pub(crate) const MAGIC: [u8; 4] = [0x9f, 0xeb, 1, 0];
-/// Length of the header all versions share.
+/// Length of the header that all versions share.
 pub(crate) const HEADER_LEN: usize = 24;
-/// A later header may be longer: that of Linux 7.1 has 32 bytes. Nothing known comes close to this.
+/// Longest header accepted. The header of Linux 7.1 has 32 bytes.
 const HEADER_MAX: u32 = 256;
-/// Length of `struct btf_layout`: a byte for what follows the common part, one for each of the
-/// `vlen` parts, and flags.
+/// Length of `struct btf_layout`: one byte for the length after the common part, one for the length
+/// of each of the `vlen` parts, and flags.
 const LAYOUT_LEN: usize = 4;
-/// Largest blob considered. Kernels of 2026 have 4 to 6 MB; distributions' debug kernels 10 MB.
+/// Largest blob considered. Distributions' kernels have 4 to 6 MB, their debug kernels 10 MB.
 pub(crate) const BLOB_MAX: u64 = 24 << 20;
 /// Typedefs, qualifiers and arrays between a variable and its struct; real ones have below 5.
 const HOPS_MAX: usize = 32;
 /// Length of a name; KSYM_NAME_LEN of the kernel is 512.
 const NAME_MAX: usize = 512;
-/// Struct members looked at to find one; the largest real struct has a few hundred.
+/// Struct members read to find one; the largest real struct has a few hundred.
 const MEMBERS_MAX: usize = 64 * 1024;
 
-/// What is wrong with a BTF blob.
+/// Errors of a BTF blob.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BtfError {
     /// Not BTF, or a version or byte order that no x86-64 kernel uses.
@@ -33,22 +33,22 @@ pub enum BtfError {
     /// A section lies outside the blob.
     #[error("{0} lies outside the blob")]
     Bounds(&'static str),
-    /// BTF that goes on where another one ends, which its first string shows: it is not empty.
-    #[error("this is split BTF, as modules have it, and not a kernel's")]
+    /// BTF that continues another BTF. Its first string is not empty.
+    #[error("this is split BTF of a module, and not a kernel's BTF")]
     Split,
-    /// A type of a kind that neither this reader nor the blob's layout section knows; what follows
-    /// it cannot be found.
-    #[error("type {id} is of unknown kind {kind}, whose length the BTF does not tell")]
+    /// A type of a kind that neither this reader nor the blob's layout section knows, so the next
+    /// type cannot be found.
+    #[error("type {id} is of unknown kind {kind}, whose length is not in the BTF")]
     Kind {
         /// Number of the type.
         id: u32,
         /// Its kind.
         kind: u32,
     },
-    /// Types refer to each other in a way that never ends, or takes too long to follow.
+    /// Types refer to each other in a cycle, or in a chain that is too long.
     #[error("types nest too deeply at type {0}")]
     Depth(u32),
-    /// A reference to a type that is not there, or is not what it has to be.
+    /// A reference to a type that is missing, or of the wrong kind.
     #[error("type {0} is missing or of the wrong kind")]
     Type(u32),
 }
@@ -74,7 +74,7 @@ impl Header {
         if !(HEADER_LEN as u32..=HEADER_MAX).contains(&header_len) || header_len % 4 != 0 {
             return Err(BtfError::Header);
         }
-        // Both sections have something in them, and types are aligned (btf_parse_hdr, btf_check_*).
+        // Neither section is empty, and types are aligned (btf_parse_hdr, btf_check_*).
         if types_len < 12 || types_len % 4 != 0 || types_off % 4 != 0 || strings_len < 2 {
             return Err(BtfError::Header);
         }
@@ -105,7 +105,7 @@ impl Header {
     }
 }
 
-/// BTF_KIND_* of include/uapi/linux/btf.h, as far as they are looked at.
+/// BTF_KIND_* of include/uapi/linux/btf.h, as far as they are used.
 pub(crate) mod kind {
     pub(crate) const ARRAY: u32 = 3;
     pub(crate) const STRUCT: u32 = 4;
@@ -119,8 +119,8 @@ pub(crate) mod kind {
     pub(crate) const TYPE_TAG: u32 = 18;
 }
 
-/// Bytes after the common 12 of a type of a known kind: a fixed number, and so many for each of its
-/// `vlen` parts.
+/// Bytes after the common 12 of a type of a known kind: a fixed number, and a number for each of
+/// its `vlen` parts.
 fn known_extra_len(kind: u32) -> Option<(usize, usize)> {
     Some(match kind {
         1 | 17 => (4, 0),       // INT, DECL_TAG
@@ -140,7 +140,7 @@ pub(crate) struct Type<'a> {
     pub(crate) kind: u32,
     /// Names a string; 0 is anonymous.
     pub(crate) name: u32,
-    /// `size` or `type` of `struct btf_type`, as the kind has it.
+    /// `size` or `type` of `struct btf_type`, depending on the kind.
     pub(crate) size_or_type: u32,
     kind_flag: bool,
     extra: &'a [u8],
@@ -164,8 +164,8 @@ pub(crate) struct Member {
 /// A BTF blob, ready for look-ups.
 pub(crate) struct Btf<'a> {
     types: &'a [u8],
-    /// `struct btf_layout` for each kind, from Linux 7.1 on: how long the types are that this
-    /// reader does not know.
+    /// `struct btf_layout` for each kind, from Linux 7.1 on: the lengths of types that this reader
+    /// does not know.
     layouts: &'a [u8],
     strings: &'a [u8],
     /// Offset in `types` of type `i + 1`; type 0 is `void` and not stored.
@@ -207,7 +207,7 @@ impl<'a> Btf<'a> {
     fn extra_len(&self, info: u32) -> Option<usize> {
         let kind = kind_of(info);
         let (fixed, each) = known_extra_len(kind).or_else(|| {
-            // Kind 0 is none: a hole of zeroes is no list of types.
+            // Kind 0 does not exist: zeroes are no list of types.
             let at = (kind as usize).checked_mul(LAYOUT_LEN).filter(|at| *at != 0)?;
             let layout = self.layouts.get(at..at + LAYOUT_LEN)?;
             let (fixed, each) = (usize::from(layout[0]), usize::from(layout[1]));
@@ -234,9 +234,9 @@ impl<'a> Btf<'a> {
         read().ok_or(BtfError::Type(id))
     }
 
-    /// The string at `offset`, without its terminator; empty where there is none, or one that is
-    /// longer than any name of a kernel's. A guest may name each of a million types by one string
-    /// of megabytes.
+    /// The string at `offset`, without its terminator; empty where there is no string, or one
+    /// longer than any name in a kernel. A guest may name each of a million types by one string of
+    /// megabytes.
     pub(crate) fn string(&self, offset: u32) -> &'a [u8] {
         let rest = self.strings.get(offset as usize..).unwrap_or_default();
         let rest = &rest[..rest.len().min(NAME_MAX)];
@@ -272,7 +272,7 @@ impl<'a> Btf<'a> {
         })
     }
 
-    /// What is left of `id` after typedefs and qualifiers.
+    /// Resolves typedefs and qualifiers of `id`.
     pub(crate) fn bare(&self, id: u32) -> Result<Type<'a>, BtfError> {
         let mut at = id;
         for _ in 0..HOPS_MAX {
@@ -299,7 +299,7 @@ impl<'a> Btf<'a> {
     /// Byte offset and type of member `name` of the struct or union `id`.
     ///
     /// Members of anonymous structs and unions count as members, as in C. `Ok(None)` means that
-    /// there is no such member or that it is a bit field.
+    /// there is no such member, or that it is a bit field.
     pub(crate) fn member(&self, id: u32, name: &str) -> Result<Option<Member>, BtfError> {
         let mut todo = vec![(id, 0u32)];
         let mut budget = MEMBERS_MAX;
@@ -346,12 +346,12 @@ fn layout_section(blob: &[u8]) -> Option<&[u8]> {
     blob.get(at..at.checked_add(len as usize)?)
 }
 
-/// Linux 7.1 made 7 bits of 5; before, the others are 0.
+/// 7 bits from Linux 7.1 on, 5 before; the others are 0 there.
 fn kind_of(info: u32) -> u32 {
     info >> 24 & 0x7f
 }
 
-/// Linux 7.1 made 24 bits of 16; before, the others are 0.
+/// 24 bits from Linux 7.1 on, 16 before; the others are 0 there.
 fn vlen_of(info: u32) -> usize {
     (info & 0xff_ffff) as usize
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Why a guest cannot be read, in words that say what to do about it.
+//! Errors of reading a guest, with advice in their texts.
 
 use crate::{
     address::{Gpa, Hva},
@@ -8,7 +8,8 @@ use crate::{
     memory::MemoryError,
 };
 
-/// Why a guest cannot be read. Its vCPUs are of class Unknown, and lose nothing by it.
+/// Reasons why a guest cannot be read. Its vCPUs are of class Unknown, and are scheduled as
+/// ordinary tasks.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// Its memory cannot be read.
@@ -23,7 +24,7 @@ pub enum ReadError {
     /// A record contradicts itself.
     #[error(
         "vCPU {vcpu}: steal-time record at {hva} is not at {gpa} of its slot: the slots changed \
-         meanwhile, and are looked up again"
+         meanwhile, and will be read again"
     )]
     BadRecord {
         /// vCPU it belongs to.
@@ -33,23 +34,23 @@ pub enum ReadError {
         /// Guest-physical address given.
         gpa: Gpa,
     },
-    /// No BTF of a kernel was found, and none that was given fits.
+    /// No kernel BTF was found, and no BTF from a file fits.
     #[error(
         "no kernel BTF in {resident_mib} MiB of resident guest memory{}: the guest still boots; or \
-         it is swapped out, or the kernel has none (CONFIG_DEBUG_INFO_BTF): then give its BTF as a \
+         the BTF is swapped out, or the kernel has none (CONFIG_DEBUG_INFO_BTF): then give it as a \
          file (--btf); or the guest is confidential: then it cannot be read",
         unfit(*.nr_files)
     )]
     NoBtf {
         /// Memory searched.
         resident_mib: u64,
-        /// Kernels whose BTF was given.
+        /// Number of kernels whose BTF was given.
         nr_files: usize,
     },
-    /// The guest holds more that looks like BTF than is worth looking at.
-    #[error("gave up: guest memory is full of things that look like BTF but are not")]
+    /// The guest holds too much data that looks like BTF.
+    #[error("gave up: guest memory is full of data that looks like BTF but is not")]
     Decoys,
-    /// BTF of a kernel was found, but gives no layout.
+    /// Kernel BTF was found, but has no layout.
     #[error("the guest kernel's BTF (build {build}) gives no layout")]
     Layout {
         /// Identity of the build.
@@ -57,25 +58,29 @@ pub enum ReadError {
         /// Why.
         source: LayoutError,
     },
-    /// Every layout found belongs to a kernel that does not run now.
+    /// Every layout found belongs to a kernel that is not running.
     #[error(
-        "none of the {candidates} kernel BTF found describes the kernel that runs: left over from \
-         before a reboot, or the guest just boots; if it stays so, give its BTF as a file (--btf)"
+        "none of the {candidates} kernel BTF found describes the running kernel: they are left \
+         over from before a reboot, or the guest still boots; if it stays so, give its BTF as a \
+         file (--btf)"
     )]
     Stale {
-        /// How many were tried.
+        /// Number of layouts tried.
         candidates: usize,
-        /// What was wrong with the first.
+        /// Reason for rejecting the first.
         source: Misfit,
     },
     /// More than one layout fits, and they differ.
     #[error(
-        "builds {0} and {1} both fit the vCPUs and differ: give the BTF of the one that runs, and \
-         not of the other, as a file (--btf)"
+        "builds {0} and {1} both fit the vCPUs and differ: give only the BTF of the running build \
+         as a file (--btf)"
     )]
     Ambiguous(BuildId, BuildId),
     /// The vCPU was not part of the guest when it was resolved.
-    #[error("vCPU {0} is not known: it was plugged in later; resolve the guest again")]
+    #[error(
+        "vCPU {0} is not known: it was plugged in after the guest was resolved; resolve the \
+             guest again"
+    )]
     NoSuchVcpu(u32),
     /// Pointers between vCPUs cannot be followed.
     #[error("the guest's direct map is not known yet, so its lock queues cannot be followed")]
@@ -85,7 +90,7 @@ pub enum ReadError {
 fn unfit(nr_files: usize) -> String {
     match nr_files {
         0 => String::new(),
-        1 => ", and the one given does not fit".into(),
+        1 => ", and the BTF given does not fit".into(),
         nr => format!(", and none of the {nr} given fits"),
     }
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What one vCPU is doing.
+//! The state of one vCPU.
 //!
-//! Waiters can be told from holders only where locks have queues: with paravirtual spinlocks, and
-//! with native ones (`nopvspin`). A guest that sees a hypervisor but no `KVM_FEATURE_PV_UNHALT`
-//! falls back to test-and-set locks (`virt_spin_lock` of arch/x86/include/asm/qspinlock.h): its
-//! queue nodes stay unused and each of its waiters looks like a holder. So does the one waiter that
-//! spins on the pending bit.
+//! Waiters differ from holders only where locks have queues: with paravirtual spinlocks, and with
+//! native ones (`nopvspin`). A guest that sees a hypervisor but no `KVM_FEATURE_PV_UNHALT` falls
+//! back to test-and-set locks (`virt_spin_lock` of arch/x86/include/asm/qspinlock.h): its queue
+//! nodes stay unused and each of its waiters looks like a holder. So does the one waiter that spins
+//! on the pending bit.
 
 use holdfast_policy::{GuestFacts, VcpuClass, classify, preempt_count};
 
@@ -19,31 +19,33 @@ use crate::{
 pub struct QueueNode {
     /// The successor's node; `None` at the tail of the queue.
     pub next: Option<Gva>,
-    /// Has the predecessor handed over?
+    /// Has the predecessor handed over the queue's head?
     ///
-    /// Set means that the vCPU is at the head of the queue. Not set means that it is not, *or* that
-    /// it never had a predecessor: who finds the queue empty goes straight to the lock and nobody
-    /// sets its word (`queued_spin_lock_slowpath`). [`ResolvedGuest::queues`] tells the two apart.
+    /// If set, the vCPU is at the head of the queue. If not set, it is not at the head, *or* it
+    /// never had a predecessor: a vCPU that finds the queue empty goes straight to the lock, and
+    /// its word stays 0 (`queued_spin_lock_slowpath`). [`ResolvedGuest::queues`] distinguishes the
+    /// two.
     pub locked: bool,
 }
 
 /// The words of one vCPU.
 ///
-/// If the vCPU ran meanwhile they need not belong to the same moment. Those of a vCPU that is off
-/// the CPU do, and stay what they are until it runs again (other CPUs set `next` and `locked`).
+/// The words of a vCPU that ran meanwhile need not belong to the same moment. The words of a vCPU
+/// that is off the CPU do, and keep their values until it runs again (except that other CPUs set
+/// `next` and `locked`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VcpuFacts {
     /// Preemption count as of [`holdfast_policy::preempt_count`].
     pub preempt_count: u32,
-    /// Number of queue nodes in use: how deeply queued-spinlock slow paths are nested.
+    /// Number of queue nodes in use: the nesting depth of queued-spinlock slow paths.
     pub queued: u32,
     nodes: [QueueNode; QUEUE_NODES_MAX as usize],
-    /// Address of the running task's `task_struct`, where the kernel's layout tells.
+    /// Address of the running task's `task_struct`, where the kernel's layout has it.
     pub task: Option<Gva>,
-    /// Is it the idle task? `None` where the kernel's layout does not tell.
+    /// Is it the idle task? `None` where the kernel's layout lacks it.
     pub idle: Option<bool>,
-    /// Do other CPUs want a function called on this one, and perhaps spin until it was? `None`
-    /// where the kernel's layout does not tell.
+    /// Is a function call from another CPU pending, whose sender may spin until it has run? `None`
+    /// where the kernel's layout lacks the list of calls.
     pub calls_pending: Option<bool>,
 }
 
@@ -53,13 +55,13 @@ impl VcpuFacts {
         &self.nodes[..self.nodes.len().min(self.queued as usize)]
     }
 
-    /// The node the vCPU waits with now, if it waits: an interrupt may have come upon a waiter and
-    /// wait for a lock of its own.
+    /// The node with which the vCPU waits at the moment, if it waits. An interrupt of a waiter may
+    /// wait for another lock, with a node of its own.
     pub fn waiting(&self) -> Option<QueueNode> {
         self.nodes().last().copied()
     }
 
-    /// The policy's input.
+    /// The input of the policy.
     pub fn guest_facts(&self) -> GuestFacts {
         GuestFacts {
             preempt_count: self.preempt_count,
@@ -69,14 +71,14 @@ impl VcpuFacts {
         }
     }
 
-    /// The class, from this vCPU's own words alone.
+    /// The class according to this vCPU's own words.
     pub fn class(&self) -> VcpuClass {
         classify(&self.guest_facts())
     }
 }
 
 impl ResolvedGuest {
-    /// Reads what vCPU `vcpu_idx` is doing.
+    /// Reads the words of vCPU `vcpu_idx`.
     pub fn facts(&self, mem: &dyn GuestMemory, vcpu_idx: u32) -> Result<VcpuFacts, ReadError> {
         let vcpu = self.vcpu(vcpu_idx)?;
         let long = |at: Option<u32>| at.map(|at| mem.read_u64(vcpu.hva(at))).transpose();
@@ -93,7 +95,7 @@ impl ResolvedGuest {
         };
         let Some(queue) = self.layout.queue else { return Ok(facts) };
         facts.queued = mem.read_u32(vcpu.hva(queue.at + queue.count))?;
-        // A kernel that runs out of nodes spins without one and counts on (_Q_MAX_NODES).
+        // A kernel that runs out of nodes spins without a node, and still counts it (_Q_MAX_NODES).
         for index in 0..facts.queued.min(queue.nr_nodes).min(QUEUE_NODES_MAX) {
             let at = queue.at + index * queue.node_size;
             let next = mem.read_u64(vcpu.hva(at + queue.next))?;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Does a layout describe the kernel that runs now?
+//! Checks whether a layout describes the running kernel.
 //!
-//! Memory can hold the BTF of kernels that no longer run, and the wrong layout would read arbitrary
-//! words as if they were facts. A layout is believed only if what it points to on every vCPU is
-//! what a running kernel would have there, and agrees between vCPUs.
+//! Memory can hold the BTF of kernels that no longer run, and a wrong layout reads arbitrary words
+//! as facts. A layout is trusted only if every vCPU has at its offsets the values of a running
+//! kernel, and if the values agree between vCPUs.
 
 use crate::{
     address::{Gpa, Gva, Hva, PAGE_SIZE, Slot},
@@ -17,12 +17,12 @@ const CPUS_MAX: u32 = 8192;
 /// Bits of the preemption count that no kernel sets: between the NMI count and the inverted
 /// need-resched bit (include/linux/preempt.h).
 const PREEMPT_COUNT_UNUSED: u64 = 0x7f00_0000;
-/// The same where it has 64 bits, from Linux 7.3 on.
+/// The same for a count of 64 bits, from Linux 7.3 on.
 const WIDE_COUNT_UNUSED: u64 = 0x7fff_ffff_0000_0000;
 /// The direct map begins at a multiple of this with or without KASLR (arch/x86/mm/kaslr.c).
 const DIRECT_MAP_ALIGN: u64 = 1 << 30;
 
-/// Why a layout is not the running kernel's.
+/// Reasons why a layout is not the running kernel's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misfit {
     /// The per-CPU area would not begin on a page.
@@ -33,7 +33,7 @@ pub enum Misfit {
         /// Where the area would be.
         base: Gpa,
     },
-    /// What is needed of the per-CPU area does not lie in the slot of the steal-time record.
+    /// The per-CPU area does not lie in the slot of the steal-time record.
     #[error("vCPU {vcpu}: its per-CPU area would reach outside the memory slot")]
     OutsideSlot {
         /// vCPU it was seen on.
@@ -52,7 +52,7 @@ pub enum Misfit {
         vcpu: u32,
         /// The variable.
         name: &'static str,
-        /// What is there.
+        /// Its value.
         value: u64,
     },
     /// Two vCPUs claim to be the same CPU.
@@ -63,11 +63,11 @@ pub enum Misfit {
         /// Number both have.
         cpu: u32,
     },
-    /// It may well be, but the kernel still boots and has not written what tells where its direct
-    /// map begins.
+    /// The layout may fit, but the kernel still boots: it has not written the pointers that give
+    /// the start of its direct map.
     #[error("its clocks are not set up yet")]
     Booting,
-    /// The distance between two per-CPU areas is not what the guest's own pointers say.
+    /// The distance between two per-CPU areas contradicts the guest's own pointers.
     #[error("vCPUs {vcpus:?}: {name} does not agree with the distance of their per-CPU areas")]
     Distance {
         /// The two.
@@ -77,7 +77,7 @@ pub enum Misfit {
     },
 }
 
-/// A vCPU and where its per-CPU area is.
+/// A vCPU and the place of its per-CPU area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vcpu {
     /// Number KVM gave it.
@@ -90,8 +90,8 @@ pub struct Vcpu {
     pub area_hva: Hva,
     /// The slot it lies in.
     pub slot: Slot,
-    /// Its idle task, if the layout tells: made once for each CPU, so the pointer stays the same as
-    /// long as the kernel runs.
+    /// Its idle task, if the layout has it. A kernel creates one idle task for each CPU, so the
+    /// pointer never changes.
     pub idle_task: Option<Gva>,
 }
 
@@ -103,7 +103,7 @@ impl Vcpu {
     }
 }
 
-/// vCPUs under a layout that fits, and what follows from it.
+/// vCPUs under a layout that fits, and the direct map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fit {
     pub(crate) vcpus: Vec<Vcpu>,
@@ -123,7 +123,8 @@ pub(crate) fn fit(
             Ok(vcpu) => vcpu,
             Err(misfit) => return Ok(Err(misfit)),
         };
-        // Nothing that is not resident is read, or a wrong layout would make the guest larger.
+        // Only resident pages are read: reads through a wrong layout must not make the guest
+        // larger.
         for (offset, len) in layout.words() {
             if !mem.is_resident(vcpu.hva(offset), u64::from(len))? {
                 return Ok(Err(Misfit::Absent { vcpu: vcpu.vcpu_idx }));
@@ -154,7 +155,7 @@ fn place(layout: &Layout, record: &VcpuRecord) -> Result<Vcpu, Misfit> {
     Ok(Vcpu { vcpu_idx: vcpu, cpu: 0, area, area_hva, slot: record.slot, idle_task: None })
 }
 
-/// What one vCPU's per-CPU area says about itself.
+/// The values in one vCPU's per-CPU area.
 struct Words {
     cpu: u32,
     preempt_count: u64,
@@ -213,7 +214,7 @@ impl Words {
     }
 }
 
-/// What has to be the same, or must not be, between vCPUs.
+/// Checks the values that must agree, or must differ, between vCPUs.
 fn agree(layout: &Layout, seen: &[(Vcpu, Words)]) -> Result<Fit, Misfit> {
     let mut by_cpu: Vec<&Vcpu> = seen.iter().map(|(vcpu, _)| vcpu).collect();
     by_cpu.sort_by_key(|vcpu| vcpu.cpu);
@@ -238,14 +239,14 @@ fn agree(layout: &Layout, seen: &[(Vcpu, Words)]) -> Result<Fit, Misfit> {
     // off by a link address, which is never a multiple of 1 GiB.
     let zero_based = seen.first().and_then(bias).filter(|bias| is_direct_map(*bias));
     let direct_map = learned.or(zero_based);
-    // Who reads it now would do without for as long as it runs.
+    // A guest resolved at this point would lack the direct map for as long as it runs.
     if direct_map.is_none() && layout.self_pointer.is_some() {
         return Err(Misfit::Booting);
     }
     Ok(Fit { vcpus: seen.iter().map(|(vcpu, _)| *vcpu).collect(), direct_map })
 }
 
-/// The value that all vCPUs that have one have in common.
+/// The common value of all vCPUs that have one.
 fn same(
     seen: &[(Vcpu, Words)],
     name: &'static str,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Where a kernel build keeps the words that matter, within a CPU's per-CPU area.
+//! The layout of a kernel build: offsets of the words that Holdfast reads in a CPU's per-CPU area.
 //!
 //! The offsets come from the DATASEC `.data..percpu` of the kernel's BTF, which counts from the
 //! start of the per-CPU section whether the kernel links it at zero (up to 6.14) or not.
@@ -10,9 +10,8 @@
 //! | from 7.3 | `__preempt_count`, 64 bits | `cpu_number`, `current_task` |
 //! | 6.2 to 6.14 | `pcpu_hot.preempt_count` | `pcpu_hot.cpu_number`, `pcpu_hot.current_task` |
 //!
-//! Checked on Debian's 6.1, 6.12, 7.2 and 7.3: all four name the section `.data..percpu`. The bits
-//! of the preemption count are the same where it has 32 of them; see
-//! [`holdfast_policy::preempt_count`].
+//! Debian's kernels 6.1, 6.12, 7.2 and 7.3 all name the section `.data..percpu`. The preemption
+//! counts with 32 bits all have the same bits; see [`holdfast_policy::preempt_count`].
 
 use std::fmt;
 
@@ -27,8 +26,8 @@ pub const QUEUE_NODES_MAX: u32 = 8;
 
 /// Identity of a kernel build: the SHA-256 of its BTF.
 ///
-/// A guest that could make another build's identity its own could poison the cache of layouts for
-/// its neighbours, hence a cryptographic hash.
+/// The hash is cryptographic, so that a guest cannot forge another build's identity and poison the
+/// cache of layouts for its neighbours.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BuildId([u8; 32]);
 
@@ -40,7 +39,7 @@ impl BuildId {
 }
 
 impl fmt::Display for BuildId {
-    /// The first 8 bytes, which is plenty to tell builds apart by eye.
+    /// The first 8 bytes, enough to distinguish builds by eye.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0[..8].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
@@ -95,18 +94,18 @@ pub struct Layout {
     pub current_task: Option<u32>,
     /// Pointer to the CPU's idle task (`idle_threads` of kernel/smpboot.c).
     pub idle_task: Option<u32>,
-    /// What is added to a per-CPU symbol's address to get this CPU's copy.
+    /// Added to a per-CPU symbol's address it gives this CPU's copy.
     pub this_cpu_off: Option<u32>,
     /// Queued spinlocks; `None` in a kernel built without them.
     pub queue: Option<QueueLayout>,
-    /// Head of the list of function calls other CPUs want from this one (kernel/smp.c): not null
-    /// while somebody may be spinning for an answer.
+    /// Head of the list of function calls that other CPUs have sent to this one (kernel/smp.c).
+    /// While it is not null, a sender may spin for the answer.
     pub call_queue: Option<u32>,
     /// `hrtimer_bases`, whose clocks point back to it: gives the area's guest-virtual address.
     pub self_pointer: Option<SelfPointer>,
 }
 
-/// Why a BTF blob gives no layout.
+/// Reasons why a BTF blob gives no layout.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// The blob itself is broken.
@@ -118,10 +117,10 @@ pub enum LayoutError {
     /// A variable is missing.
     #[error("no per-CPU variable {0} in the BTF: the guest kernel lacks the feature")]
     Missing(&'static str),
-    /// A variable is there but cannot be what its name says.
+    /// A variable exists, but does not have the type that its name implies.
     #[error("per-CPU variable {0} has an unexpected size, type or place")]
     Odd(&'static str),
-    /// The kernel does not count what it holds, so a lock holder cannot be told.
+    /// The kernel has no preemption count, so lock holders cannot be recognised.
     #[error("the guest kernel is built without preemption (CONFIG_PREEMPT_COUNT)")]
     NotCounted,
 }
@@ -176,8 +175,8 @@ impl Layout {
         })
     }
 
-    /// Is everything in the same place? Two builds of a kernel, of which a guest may have both in
-    /// its memory when it was updated, often differ in the length of the area only.
+    /// Are all offsets the same? After an update a guest may have two builds of a kernel in its
+    /// memory, and these often differ in the length of the area only.
     pub(crate) fn has_words_of(&self, other: &Self) -> bool {
         *self == Self { area_len: self.area_len, ..*other }
     }
@@ -249,7 +248,7 @@ impl<'a> PerCpu<'a> {
         Ok(Self { btf, area_len, vars })
     }
 
-    /// The variable of this name, if it is there and lies within the area.
+    /// The variable of this name, if it exists and lies within the area.
     fn get(&self, name: &'static str) -> Result<Option<SectionVar>, LayoutError> {
         let Some((_, var)) = self.vars.iter().find(|(found, _)| *found == name.as_bytes()) else {
             return Ok(None);
@@ -273,7 +272,7 @@ impl<'a> PerCpu<'a> {
         self.optional(name, size)?.ok_or(LayoutError::Missing(name))
     }
 
-    /// Where the preemption count is, and whether it has 64 bits.
+    /// Offset of the preemption count, and whether it has 64 bits.
     fn preempt_count(&self) -> Result<(u32, bool), LayoutError> {
         const NAME: &str = "__preempt_count";
         let wide = self.get(NAME)?.is_some_and(|var| var.size == 8);
@@ -311,8 +310,8 @@ impl<'a> PerCpu<'a> {
         {
             return Err(odd);
         }
-        // With paravirtual spinlocks the node wraps the MCS lock; without, older kernels' node is
-        // one.
+        // With paravirtual spinlocks the node wraps an MCS lock; without them, the node of older
+        // kernels is an MCS lock.
         let (mcs_at, mcs) = match self.btf.member(element, "mcs")? {
             Some(mcs) => (mcs.offset, mcs.type_id),
             None => (0, element),
@@ -335,7 +334,7 @@ impl<'a> PerCpu<'a> {
         }))
     }
 
-    /// `hrtimer_bases.clock_base[0].cpu_base` (kernel/time/hrtimer.c), if the build has it so.
+    /// `hrtimer_bases.clock_base[0].cpu_base` (kernel/time/hrtimer.c), if the build has it.
     fn self_pointer(&self) -> Option<SelfPointer> {
         let var = self.get("hrtimer_bases").ok()??;
         let clocks = self.btf.member(var.type_id, "clock_base").ok()??;

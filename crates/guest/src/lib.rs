@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Reading a guest from outside: from the memory of the process that runs it to what each vCPU
-//! does.
+//! Reads a guest from outside: from the memory of its VMM's process to the class of each vCPU.
 //!
 //! KVM knows the host address of each vCPU's steal-time record, which lies in the static per-CPU
-//! area of the guest's kernel. The kernel's BTF, which lies in the guest's memory, says how far
-//! from it everything else is. That is all it takes: no symbols, no page tables, no help from the
-//! guest.
+//! area of the guest's kernel. The kernel's BTF, which lies in the guest's memory, gives the
+//! distance from this record to all other words. No symbols, no page tables and no help from the
+//! guest are needed.
 //!
 //! ```no_run
 //! use holdfast_guest::{Reader, Slot, VcpuRecord};
@@ -17,12 +16,13 @@
 //! # Ok::<(), holdfast_guest::ReadError>(())
 //! ```
 //!
-//! From the bottom up: [`address`] and [`memory`] say what a guest's memory is, [`process`] gets it
-//! from a running process, [`scan`] finds BTF in it, `btf` reads that, [`layout`] makes offsets of
-//! it, [`reader`] picks the layout that fits the vCPUs, [`facts`] and [`queue`] read with it.
+//! From the bottom up: [`address`] and [`memory`] define a guest's memory, [`process`] reads it
+//! from a running process, [`scan`] finds BTF in it, `btf` parses the BTF, [`layout`] makes offsets
+//! of it, [`reader`] picks the layout that fits the vCPUs, [`facts`] and [`queue`] read vCPUs with
+//! it.
 //!
-//! Everything read from a guest is untrusted. Whatever it holds, the answer is a fact or an error,
-//! within bounded time and memory, and nothing outside the guest's memory slots is read.
+//! Everything read from a guest is untrusted. For any contents the answer is a fact or an error, in
+//! bounded time and memory, and nothing outside the guest's memory slots is read.
 
 pub mod address;
 mod btf;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the reader needs from the memory of a guest.
+//! The reader's interface to the memory of a guest.
 //!
 //! The scan and the layout checks consume this trait; [`crate::ProcessMemory`] provides it for a
 //! running guest and the tests provide it for fake ones.
@@ -12,7 +12,7 @@ use std::io;
 
 use crate::address::{Hva, HvaRange};
 
-/// Why memory of a guest could not be read.
+/// Errors of reading a guest's memory.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
     /// The process that ran the guest has ended.
@@ -21,7 +21,7 @@ pub enum MemoryError {
         /// Process id it had.
         pid: u32,
     },
-    /// The kernel does not let us look into the process.
+    /// The kernel does not allow reading the process.
     #[error(
         "not allowed to {what} of process {pid}: run as root, or with CAP_SYS_PTRACE in the user \
          namespace of the process and CAP_DAC_READ_SEARCH (and see \
@@ -30,7 +30,7 @@ pub enum MemoryError {
     Permission {
         /// Process that was to be read.
         pid: u32,
-        /// What was tried.
+        /// The action that failed.
         what: &'static str,
     },
     /// Nothing readable is mapped there.
@@ -43,14 +43,14 @@ pub enum MemoryError {
         /// Length of the read.
         len: usize,
     },
-    /// Anything else the kernel said.
+    /// Any other error from the kernel.
     #[error("cannot {what} of process {pid}")]
     Os {
         /// Process that was to be read.
         pid: u32,
-        /// What was tried.
+        /// The action that failed.
         what: &'static str,
-        /// What the kernel answered.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -65,8 +65,8 @@ pub trait GuestMemory: Sync {
 
     /// Appends to `out`, in ascending order, the parts of `range` that are in memory now.
     ///
-    /// Whole pages are reported, cut to `range`. Swapped pages are not resident; whether the shared
-    /// zero page is makes no difference.
+    /// Whole pages are reported, cut to `range`. Swapped pages are not resident; the shared zero
+    /// page may be either.
     fn resident(&self, range: HvaRange, out: &mut Vec<HvaRange>) -> Result<(), MemoryError>;
 
     /// Are all `len` bytes from `at` in memory now?
@@ -76,7 +76,8 @@ pub trait GuestMemory: Sync {
         Ok(runs.first().is_some_and(|run| run.contains(range)))
     }
 
-    /// Fills one `len`-byte piece of `buf` for each address in `at`; what cannot be read is zeroed.
+    /// Fills one `len`-byte piece of `buf` for each address in `at`; pieces that cannot be read are
+    /// zeroed.
     ///
     /// # Panics
     /// If `buf` is shorter than `at.len() * len`.

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Guest memory as it lies in the process that runs the guest.
+//! Guest memory in the process that runs the guest.
 //!
 //! Data comes through `process_vm_readv(2)`, residency through `/proc/PID/pagemap`
 //! (Documentation/admin-guide/mm/pagemap.rst): with the `PAGEMAP_SCAN` ioctl where the kernel has
-//! it (6.7), entry by entry elsewhere. Neither maps a page into the guest's process on its own;
-//! `process_vm_readv` would if asked for a page that is not there, and is therefore only asked for
-//! resident ones. A page that leaves between the question and the read (ballooning) is the one
-//! exception; it reads as zero and costs at most that page.
+//! it (6.7), entry by entry elsewhere. `process_vm_readv` maps a page that is not resident into the
+//! guest's process, so only resident pages are read. The one exception is a page that is removed
+//! between the two steps (ballooning): it reads as zero, and costs at most that page.
 
 use std::{
     fs::File,
@@ -52,14 +51,14 @@ impl ProcessMemory {
         // SAFETY: pidfd_open takes two integers and returns a new descriptor or -1.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, number, 0) };
         let process = match i32::try_from(fd) {
-            // SAFETY: the kernel has just given us this descriptor and nobody else owns it.
+            // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
             Ok(fd) if fd >= 0 => unsafe { OwnedFd::from_raw_fd(fd) },
             _ => return Err(os_error(pid, "open a pidfd", io::Error::last_os_error())),
         };
         let pagemap = File::open(format!("/proc/{pid}/pagemap"))
             .map_err(|e| os_error(pid, "open the pagemap", e))?;
         let memory = Self { pid, process, pagemap, can_scan: AtomicBool::new(true) };
-        // The id may have changed hands between the two opens; the pidfd tells.
+        // Another process may have got the id between the two opens; the pidfd shows that.
         memory.check_alive()?;
         Ok(memory)
     }
@@ -130,7 +129,8 @@ impl ProcessMemory {
             for region in regions.iter().take(found) {
                 out.push(HvaRange { start: Hva::new(region.start), end: Hva::new(region.end) });
             }
-            // The kernel always gets further; a kernel that does not must not hang us.
+            // The kernel always makes progress; a kernel that does not must not cause an endless
+            // loop.
             if arg.walk_end <= start.get() {
                 return Err(ErrorKind::UnexpectedEof.into());
             }
@@ -179,7 +179,7 @@ impl GuestMemory for ProcessMemory {
                 }
             }
         }
-        // Alive after the read: the id was this process's all along, not a successor's.
+        // The process is alive after the read, so the id was its own all the time.
         self.check_alive()
     }
 
@@ -232,7 +232,7 @@ impl GuestMemory for ProcessMemory {
         if let Err(e) = result {
             self.check_alive()?;
             return Err(match e.kind() {
-                // The pagemap of a process on its way out is empty before its pidfd says so.
+                // The pagemap of an exiting process is empty before its pidfd becomes readable.
                 ErrorKind::UnexpectedEof if pages.end.get() <= USER_END => {
                     MemoryError::ProcessGone { pid: self.pid }
                 }
@@ -247,7 +247,7 @@ impl GuestMemory for ProcessMemory {
     }
 }
 
-/// Runs of resident pages, appended to what the caller already had.
+/// Runs of resident pages, appended to the caller's list.
 struct Runs<'a> {
     out: &'a mut Vec<HvaRange>,
     /// Where our own runs begin.
@@ -263,7 +263,7 @@ impl Runs<'_> {
         }
     }
 
-    /// The kernel answers in whole pages; the caller gets what it asked for.
+    /// The kernel reports whole pages; they are cut to the caller's range.
     fn cut_to(&mut self, range: HvaRange) {
         if let Some(run) = self.out[self.first..].first_mut() {
             run.start = run.start.max(range.start);
@@ -317,9 +317,9 @@ struct PmScanArg {
 mod tests {
     use super::*;
 
-    /// Kernels before 6.7 have only the second way; the answer must not depend on it.
+    /// Kernels before 6.7 have the second method only; the answer must not depend on it.
     #[test]
-    fn both_ways_of_asking_for_residency_agree() {
+    fn both_methods_report_the_same_residency() {
         const PAGES: usize = 3000;
         let len = PAGES * PAGE_SIZE as usize;
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_ANONYMOUS);
@@ -332,7 +332,7 @@ mod tests {
             unsafe { libc::madvise(map, len, libc::MADV_NOHUGEPAGE) };
             let touched = |page: usize| page % 7 < 2 || page > 2900;
             for page in (0..PAGES).filter(|page| touched(*page)) {
-                // SAFETY: within the mapping, which nothing else refers to.
+                // SAFETY: within the mapping, to which there is no other reference.
                 unsafe { map.cast::<u8>().add(page * PAGE_SIZE as usize).write_volatile(1) };
             }
             let mem = ProcessMemory::open(std::process::id()).unwrap();

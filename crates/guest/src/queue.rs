@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Who waits for a contended lock, in which order.
+//! The queues of contended locks.
 //!
 //! A waiter's queue node points to its successor's, which lies in that CPU's per-CPU area. The
-//! pointer is guest-virtual and the area's address is known guest-physical; the two differ by the
-//! start of the direct map. `__per_cpu_offset` alone would not do: up to 6.14 it is the area's
-//! address, from 6.15 on it is that minus the kernel's (randomised) link address of the section.
+//! pointer is guest-virtual, and the area's address is known as guest-physical; the two differ by
+//! the start of the direct map. `__per_cpu_offset` is not enough: up to 6.14 it is the area's
+//! address, from 6.15 on it is the address minus the kernel's (randomised) link address of the
+//! section.
 
 use crate::{
     address::{Gpa, Gva},
@@ -19,47 +20,47 @@ use crate::{
 pub struct Waiting {
     /// The vCPU that waits.
     pub vcpu_idx: u32,
-    /// Which of its queue nodes it waits with; above 0 in an interrupt that came upon a waiter.
+    /// Index of the queue node with which it waits; above 0 in an interrupt of a waiter.
     pub node: u32,
 }
 
-/// How a queue ends.
+/// The end of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QueueEnd {
     /// At a waiter without a successor, so far.
     Tail,
-    /// At a pointer to a node that is not in use: the guest moved on while it was read.
+    /// At a pointer to a node that is not in use: the guest ran on while it was read.
     Moved,
-    /// At a pointer that leads to no queue node of a vCPU we know.
+    /// At a pointer that leads to no queue node of a known vCPU.
     Foreign(Gva),
-    /// At a waiter that is already in a queue: a circle, or two that point to one. Guest memory is
-    /// broken, or changed while it was read.
+    /// At a waiter that is in a queue already: a circle, or two waiters with the same successor.
+    /// Guest memory is broken, or changed while it was read.
     Repeated,
 }
 
 /// The waiters for one lock that are linked to each other, first in line first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
-    /// The waiters. No place appears twice, in this queue or in another of the same answer.
+    /// The waiters. No place appears twice in all queues of an answer.
     pub waiting: Vec<Waiting>,
-    /// What comes after the last.
+    /// The end of the queue, after the last waiter.
     pub end: QueueEnd,
 }
 
 impl Queue {
-    /// Who gets the lock next; `None` if the queue has no sound end.
+    /// The vCPU that gets the lock next; `None` if the queue has no sound end.
     pub fn head(&self) -> Option<Waiting> {
         self.waiting.first().copied().filter(|_| self.end != QueueEnd::Repeated)
     }
 }
 
 impl ResolvedGuest {
-    /// Reads all vCPUs and puts those that wait for contended locks in order, one queue a lock.
+    /// Reads all vCPUs and orders the waiters for contended locks, one queue per lock.
     ///
-    /// A waiter that nobody points to is the head of its queue, whatever its `locked` word says,
-    /// with one exception: between taking its place and linking itself to its predecessor, a few
-    /// instructions, a waiter looks like the head of a queue of its own. The order of the result is
-    /// that of the heads in [`vcpus`](Self::vcpus).
+    /// A waiter without a predecessor is the head of its queue, whatever the value of its `locked`
+    /// word. There is one exception: for the few instructions between taking its place and linking
+    /// itself to its predecessor, a waiter looks like the head of a queue of its own. The order of
+    /// the result is that of the heads in [`vcpus`](Self::vcpus).
     pub fn queues(&self, mem: &dyn GuestMemory) -> Result<Vec<Queue>, ReadError> {
         let facts: Vec<VcpuFacts> = self
             .vcpus
@@ -73,7 +74,7 @@ impl ResolvedGuest {
     pub fn queues_of(&self, facts: &[VcpuFacts]) -> Result<Vec<Queue>, ReadError> {
         let direct_map = self.direct_map.ok_or(ReadError::NoDirectMap)?;
         let Some(layout) = self.layout.queue else { return Ok(Vec::new()) };
-        // (vCPU index, node index) of each node in use, and what its pointer leads to.
+        // (vCPU index, node index) of each node in use, and the target of its pointer.
         let places: Vec<(usize, u32)> = facts
             .iter()
             .take(self.vcpus.len())
@@ -102,7 +103,7 @@ impl ResolvedGuest {
         }
         let mut taken = vec![false; places.len()];
         let mut queues = Vec::new();
-        // Heads first; what is left after that is in circles, each of which is cut somewhere.
+        // Heads first. The remaining places are in circles, and each circle is cut at one place.
         let heads = (0..places.len()).filter(|&i| !has_predecessor[i]);
         for start in heads.chain(0..places.len()) {
             if !taken[start] {
@@ -112,8 +113,8 @@ impl ResolvedGuest {
         Ok(queues)
     }
 
-    /// Walks from `start`, marking what it passes; ends after at most as many steps as there are
-    /// places.
+    /// Walks from `start` and marks the places that it passes. It ends after at most as many steps
+    /// as there are places.
     fn follow(
         &self,
         start: usize,
@@ -137,7 +138,7 @@ impl ResolvedGuest {
         Queue { waiting, end }
     }
 
-    /// Which vCPU's which node lies at `gpa`.
+    /// The vCPU and the node at `gpa`.
     fn node_at(&self, gpa: Gpa, nodes_at: u32, node_size: u32) -> Option<(usize, u32)> {
         let nr_nodes = self.layout.queue?.nr_nodes;
         self.vcpus.iter().enumerate().find_map(|(index, vcpu)| {
@@ -149,7 +150,7 @@ impl ResolvedGuest {
     }
 }
 
-/// Where a node's pointer leads.
+/// The target of a node's pointer.
 #[derive(Clone, Copy)]
 enum Link {
     None,

@@ -21,11 +21,11 @@ use crate::{
     source::BtfFiles,
 };
 
-/// Layouts kept. Forgotten all at once when full: guests decide what is in here.
+/// Layouts kept. A full cache is emptied at once, because guests choose its contents.
 const CACHE_MAX: usize = 64;
-/// The exhaustive pass is made at most this often for one process, and takes at most one part in so
-/// many of a CPU: it costs a quarter of a second of CPU time for each GiB, and a guest without BTF
-/// would otherwise pay it at every attempt.
+/// Limits of the exhaustive pass for one process: the shortest interval, and the largest share of a
+/// CPU, as one part in this many. The pass costs a quarter of a second of CPU time for each GiB,
+/// and a guest without BTF would cause it at every attempt.
 const EXHAUST_EVERY: Duration = Duration::from_secs(60);
 const EXHAUST_PART: u32 = 100;
 /// Length of a steal-time record (`struct kvm_steal_time`), and its alignment.
@@ -57,22 +57,22 @@ impl VcpuRecord {
     }
 }
 
-/// What came of looking at a guest's memory.
+/// The result of an attempt to read a guest.
 #[derive(Debug)]
 pub struct Attempt {
-    /// How to read it, or why it cannot be read.
+    /// The guest, or the reason why it cannot be read.
     pub found: Result<Arc<ResolvedGuest>, ReadError>,
-    /// How long the exhaustive pass took of that, if one was made. It is limited by itself.
+    /// Duration of the exhaustive pass, if one was made. It has a limit of its own.
     pub exhaustive: Duration,
 }
 
-/// Resolves guests, and remembers the kernels it has met. Meant to be shared by a whole program.
+/// Resolves guests, and caches the layouts of their kernels. A program needs only one.
 #[derive(Debug, Default)]
 pub struct Reader {
     layouts: Mutex<HashMap<BuildId, Result<Layout, LayoutError>>>,
     /// Kernels whose BTF was given as files.
     given: Vec<(BuildId, Layout)>,
-    /// From when on the memory of a process may be searched exhaustively again, by process id.
+    /// Earliest time of the next exhaustive pass, by process id.
     exhausted: Mutex<HashMap<u32, Instant>>,
 }
 
@@ -82,20 +82,20 @@ impl Reader {
         Self::default()
     }
 
-    /// A reader that has the BTF of these kernels, too, for guests that have none in memory.
+    /// A reader that also has the BTF of these kernels, for guests that have none in memory.
     ///
-    /// It is used for a guest only if it fits the guest, and only if nothing that the sampled pass
-    /// finds in memory does, or more than one thing.
+    /// It is used only for guests that it fits, and only if the sampled pass finds no layout in
+    /// memory that fits, or several.
     pub fn with_files(files: &[BtfFiles]) -> Self {
         let given = files.iter().flat_map(|files| files.kernels.iter().copied()).collect();
         Self { given, ..Self::default() }
     }
 
-    /// Finds out how to read the guest that process `pid` runs.
+    /// Resolves the guest of process `pid`.
     ///
     /// Call it when a guest appears, and again when its records or slots change (reboot, hot-plug).
-    /// Takes tens of milliseconds where the sampled pass finds the kernel's BTF, which is the rule.
-    /// Where it does not, memory is searched exhaustively, half a second for 4 GiB, but at most
+    /// It takes tens of milliseconds if the sampled pass finds the kernel's BTF, as it usually
+    /// does. Otherwise it searches memory exhaustively, in half a second for 4 GiB, but at most
     /// once a minute for one process.
     pub fn resolve(
         &self,
@@ -120,7 +120,7 @@ impl Reader {
         records: &[VcpuRecord],
         exhaustive: &mut Duration,
     ) -> Result<Arc<ResolvedGuest>, ReadError> {
-        // Before the process: a guest without steal time is the commoner case, and cheaper to tell.
+        // Records first: guests without steal time are more common, and cheaper to recognise.
         if records.is_empty() {
             return Err(ReadError::NoStealTime);
         }
@@ -237,7 +237,7 @@ struct Chosen {
     fit: Fit,
 }
 
-/// Candidates so far; those without a place are files.
+/// Candidates so far; candidates from files have no place.
 #[derive(Default)]
 struct Choice {
     tried: Vec<BuildId>,
@@ -258,7 +258,7 @@ impl Choice {
         Some(ReadError::Ambiguous(first.build, other.build))
     }
 
-    /// One will fit in a moment, and no more of the memory need be searched for others.
+    /// A layout may fit in a moment, so no more memory is searched.
     fn is_early(&self) -> bool {
         matches!(self.misfit, Some(Misfit::Booting))
     }
@@ -282,7 +282,7 @@ impl Choice {
             Ok(layout) => match fit(mem, &layout, records)? {
                 Ok(fit) => self.fits.push(Chosen { build, layout, place, fit }),
                 Err(Misfit::Booting) => self.misfit = Some(Misfit::Booting),
-                // A file is of another guest's kernel.
+                // The file belongs to another guest's kernel.
                 Err(_) if place.is_none() => {}
                 Err(misfit) => {
                     self.misfit.get_or_insert(misfit);
@@ -292,8 +292,8 @@ impl Choice {
         Ok(())
     }
 
-    /// The one layout that fits; of several that differ, the one that was given, too. An error of
-    /// `None` means that there was no candidate in memory.
+    /// The layout that fits. If several fit and differ, a layout that was also given as a file
+    /// decides. An error of `None` means that there was no candidate in memory.
     fn decide(mut self, given: &[(BuildId, Layout)]) -> Result<Chosen, Option<ReadError>> {
         if let Some(ambiguous) = self.ambiguity() {
             let is = |fit: &Chosen, layout: &Layout| layout.has_words_of(&fit.layout);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The name of the kernel a blob belongs to.
+//! The release of the kernel that a blob belongs to.
 //!
-//! BTF does not hold it, but `linux_banner` lies in the same image, in `.rodata`, which is linked
-//! right before `.BTF`: 4 to 8 MB before it in Debian's kernels. It is an optional fact, for people
-//! to read; nothing depends on it.
+//! BTF does not hold the release, but `linux_banner` lies in the same image, in `.rodata`, which is
+//! linked right before `.BTF`: 4 to 8 MB before it in Debian's kernels. The release is optional and
+//! only shown to users.
 
 use memchr::memmem;
 
@@ -13,7 +13,7 @@ use crate::{
 };
 
 const BANNER: &[u8] = b"Linux version ";
-/// From the blob back to the banner at most.
+/// Longest distance from the banner to the blob.
 const BACK_MAX: u64 = 16 << 20;
 /// Longest release: `__NEW_UTS_LEN` of include/uapi/linux/utsname.h.
 const RELEASE_MAX: usize = 64;
@@ -28,7 +28,7 @@ pub(crate) fn find(
     let start = slot.hva().max(Hva::new(blob.get().saturating_sub(BACK_MAX)));
     let mut runs = Vec::new();
     mem.resident(HvaRange { start, end: blob }, &mut runs)?;
-    // The image is in one piece.
+    // The image is contiguous.
     let Some(run) = runs.last().filter(|run| run.end == blob) else { return Ok(None) };
     let overlap = BANNER.len() + RELEASE_MAX + 1;
     let mut buf = vec![0; CHUNK + overlap];
@@ -65,7 +65,7 @@ mod tests {
     use super::release;
 
     #[test]
-    fn takes_a_release_and_nothing_else() {
+    fn accepts_a_release_and_nothing_else() {
         assert_eq!(release(b"6.1.0-50-cloud-amd64 (x").as_deref(), Some("6.1.0-50-cloud-amd64"));
         assert_eq!(release(b"%s (%s)"), None);
         assert_eq!(release(b"6.1\x1b[31m "), None, "escape sequences must not reach a terminal");

@@ -36,11 +36,11 @@ pub struct Deltas {
     pub cpu_number: i64,
     /// Pointer to the running task, 64 bits.
     pub current_task: Option<i64>,
-    /// Pointer to the CPU's idle task, 64 bits: when it is the running one, one level of the
-    /// preemption count is its own and holds nothing. Its value does not change; see
+    /// Pointer to the CPU's idle task, 64 bits. While the idle task runs, one level of the
+    /// preemption count is its own and means no lock. The pointer does not change; see
     /// [`Vcpu::idle_task`].
     pub idle_task: Option<i64>,
-    /// Head of the list of function calls others want from this CPU, 64 bits.
+    /// Head of the list of function calls that other CPUs have sent to this one, 64 bits.
     pub call_queue: Option<i64>,
     /// The first queue node of the queued spinlocks.
     pub queue: Option<QueueDeltas>,
@@ -51,7 +51,7 @@ pub struct Deltas {
 pub struct QueueDeltas {
     /// Number of nodes in use, 32 bits.
     pub count: i64,
-    /// Set by the predecessor when it hands over, 32 bits.
+    /// Set by the predecessor when it hands over the queue's head, 32 bits.
     pub locked: i64,
     /// Guest-virtual address of the successor's node, 64 bits.
     pub next: i64,
@@ -61,7 +61,7 @@ pub struct QueueDeltas {
     pub nr_nodes: u32,
 }
 
-/// A guest that can be read: its kernel, and where each vCPU keeps its words.
+/// A guest that can be read: its kernel, and the places of each vCPU's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedGuest {
     pub(crate) kernel: Kernel,
@@ -86,7 +86,7 @@ impl ResolvedGuest {
         &self.vcpus
     }
 
-    /// Where the guest's kernel maps its physical memory, if that could be told.
+    /// Start of the kernel's direct map of physical memory, if it is known.
     pub fn direct_map(&self) -> Option<u64> {
         self.direct_map
     }
@@ -99,9 +99,9 @@ impl ResolvedGuest {
 
     /// The offsets as distances from the steal-time record, the same for all vCPUs of the guest.
     ///
-    /// The address of a word is the record's host address plus its distance. All of them were
-    /// checked to lie in the record's memory slot for every vCPU the guest was resolved with; one
-    /// that is plugged in later has to be resolved first.
+    /// The address of a word is the record's host address plus its distance. For every vCPU that
+    /// the guest was resolved with, all words lie in the record's memory slot. A vCPU that is
+    /// plugged in later has to be resolved first.
     pub fn deltas(&self) -> Deltas {
         let delta = |offset| self.layout.from_steal_time(offset);
         Deltas {

@@ -16,10 +16,10 @@ const ELF_MAGIC: &[u8; 4] = b"\x7fELF";
 /// Most sections looked at; a vmlinux has about 50.
 const SECTIONS_MAX: u16 = 4096;
 
-/// Why a file gives no BTF of a guest kernel, all of it in one line.
+/// Reasons why a file gives no BTF of a guest kernel; each text is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {path}: {why}")]
     Read {
         /// The file.
@@ -27,7 +27,7 @@ pub enum SourceError {
         /// What the kernel answered.
         why: io::Error,
     },
-    /// There is nothing in it to be read.
+    /// The directory has no files.
     #[error(
         "{path} is a directory without files: put copies of the guests' /sys/kernel/btf/vmlinux \
          there, under any names"
@@ -36,7 +36,7 @@ pub enum SourceError {
         /// The directory.
         path: PathBuf,
     },
-    /// It is neither of the two kinds.
+    /// The file is neither raw BTF nor an ELF file.
     #[error(
         "{path} is neither raw BTF nor an ELF file: give a copy of the guest's \
          /sys/kernel/btf/vmlinux, or its vmlinux (scripts/extract-vmlinux in the sources of Linux \
@@ -46,7 +46,7 @@ pub enum SourceError {
         /// The file.
         path: PathBuf,
     },
-    /// It is an ELF file without BTF.
+    /// The file is an ELF file without BTF.
     #[error(
         "{path} has no .BTF section of a sane size: not a kernel with CONFIG_DEBUG_INFO_BTF; give \
          a copy of the guest's /sys/kernel/btf/vmlinux"
@@ -55,7 +55,7 @@ pub enum SourceError {
         /// The file.
         path: PathBuf,
     },
-    /// No guest can be read with it.
+    /// The BTF has no layout of a guest kernel.
     #[error(
         "{path}: {why}; give BTF of a kernel that guests run, such as a copy of a guest's \
          /sys/kernel/btf/vmlinux"
@@ -63,7 +63,7 @@ pub enum SourceError {
     Layout {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in the BTF.
         why: LayoutError,
     },
 }
@@ -77,8 +77,8 @@ pub struct BtfFiles {
 
 impl BtfFiles {
     /// Reads a file, or every regular file in a directory: raw BTF (as in
-    /// `/sys/kernel/btf/vmlinux`) or an ELF file with a `.BTF` section (`vmlinux`). All of them
-    /// have to be of use.
+    /// `/sys/kernel/btf/vmlinux`) or an ELF file with a `.BTF` section (`vmlinux`). Every file has
+    /// to be usable.
     pub fn load(path: impl Into<PathBuf>) -> Result<Self, SourceError> {
         let path = path.into();
         let read_error = |path: &Path| {
@@ -105,7 +105,7 @@ impl BtfFiles {
         Ok(Self { path, kernels })
     }
 
-    /// What was given.
+    /// The kernels.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -115,7 +115,7 @@ impl BtfFiles {
 pub fn load(path: &Path) -> Result<Vec<u8>, SourceError> {
     let path_buf = || path.to_owned();
     let read_error = |why| SourceError::Read { path: path_buf(), why };
-    // Opening a pipe could take for ever.
+    // Opening a pipe may block for ever.
     if !fs::metadata(path).map_err(read_error)?.is_file() {
         return Err(SourceError::Kind { path: path_buf() });
     }
@@ -167,7 +167,7 @@ fn btf_section(file: &mut File) -> io::Result<Option<(u64, u64)>> {
                 return Ok(Some((u64_at(&entry, 0x18), u64_at(&entry, 0x20))));
             }
             Ok(_) => {}
-            // A shorter name at the very end of the file.
+            // The name may be shorter, at the very end of the file.
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {}
             Err(e) => return Err(e),
         }

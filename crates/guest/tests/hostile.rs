@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Guests that lie: real BTF, damaged in every way, gives a sound layout or an error.
+//! Hostile guests: real BTF, damaged in every way, gives a sound layout or an error.
 
 mod common;
 
@@ -13,7 +13,7 @@ use holdfast_guest::{
 };
 use proptest::prelude::*;
 
-/// What is done to a blob.
+/// A change to a blob.
 #[derive(Clone, Debug)]
 enum Damage {
     Byte(prop::sample::Index, u8),
@@ -143,8 +143,8 @@ fn blob(types: &[u32], strings: &[u8]) -> Vec<u8> {
     blob
 }
 
-/// The same with the header of Linux 7.1, and with what `struct btf_layout` says of each kind:
-/// bytes after the common part, and for each of the parts counted by vlen.
+/// The same with the header of Linux 7.1 and its `struct btf_layout` for each kind: bytes after the
+/// common part, and bytes for each of the parts counted by vlen.
 fn blob_with_layouts(types: &[u32], layouts: &[[u8; 2]], strings: &[u8]) -> Vec<u8> {
     let (types_len, layouts_len) = (types.len() as u32 * 4, layouts.len() as u32 * 4);
     let mut blob = vec![0x9f, 0xeb, 1, 0];
@@ -219,7 +219,7 @@ fn a_pyramid_of_anonymous_structs_is_cut_short() {
 }
 
 #[test]
-fn a_million_sections_with_one_name_of_megabytes_are_not_read_for_hours() {
+fn a_million_sections_with_one_name_of_megabytes_are_read_in_bounded_time() {
     let mut strings = STRINGS.to_vec();
     let long = strings.len() as u32;
     strings.extend(std::iter::repeat_n(b'a', 32 << 20));
@@ -254,18 +254,18 @@ fn with_unknown_kinds(kernel: &[u8], kinds: [u32; 2], layouts: &[[u8; 2]]) -> Ve
         (0..len as usize / 4).map(|n| word(at + n * 4)).collect()
     };
     let mut types = words(24 + word(8) as usize, word(12));
-    // At the end: the numbers of the others stay.
+    // They go at the end, so the numbers of the other types stay.
     types.extend([0, info(kinds[0], 3), 0, 7, 8, 9, 10]);
     types.extend([0, info(kinds[1], 0x1_0001), 0]);
     types.extend((0..0x1_0001).flat_map(|n| [n, n]));
-    // An integer, to see that the next type is found.
+    // An integer, to check that the next type is found.
     types.extend([0, info(1, 0), 4, 32]);
     let strings_at = 24 + word(16) as usize;
     blob_with_layouts(&types, layouts, &kernel[strings_at..][..word(20) as usize])
 }
 
 #[test]
-fn unknown_kinds_are_stepped_over_as_the_layout_section_says() {
+fn unknown_kinds_are_skipped_by_the_layout_section() {
     const KINDS: [u32; 2] = [0x28, 0x7f];
     let mut layouts = vec![[0; 2]; 0x80];
     (layouts[0x28], layouts[0x7f]) = ([4, 4], [0, 8]);
@@ -286,21 +286,21 @@ fn unknown_kinds_are_stepped_over_as_the_layout_section_says() {
             layouts[0x28] = [fixed, each];
             layouts
         };
-        // Not of whole words.
+        // The length is not a number of whole words.
         unknown(&with(3, 4), KINDS[0]);
         unknown(&with(4, 5), KINDS[0]);
-        // Too short, and beyond the end.
+        // The section is too short, or reaches beyond the end.
         assert!(parse(&with(0, 0)).is_err(), "{version}");
         assert!(parse(&with(252, 252)).is_err(), "{version}");
     }
-    // Of known kinds nothing is believed.
+    // Lengths of known kinds are ignored.
     layouts[1..20].fill([8, 8]);
     let blob = with_unknown_kinds(common::LINUX_7_2, KINDS, &layouts);
     assert_eq!(Layout::from_btf(&blob), Layout::from_btf(common::LINUX_7_2));
 }
 
 #[test]
-fn layout_sections_that_lie_are_of_no_use() {
+fn false_layout_sections_are_rejected() {
     let kind_30 = [0, info(30, 0), 0];
     let parse = |blob: &[u8]| match Layout::from_btf(blob) {
         Err(LayoutError::Btf(error)) => Some(error),
@@ -322,22 +322,22 @@ fn layout_sections_that_lie_are_of_no_use() {
     for word in [0, 4, 30 * 4, 30 * 4 + 3] {
         assert_eq!(with(28, word), unknown, "layout_len {word:#x}");
     }
-    // A header that ends before it, or in it.
+    // The header ends before the section's fields, or within them.
     for header_len in [24, 28] {
         let mut blob = sound.clone();
         blob[4] = header_len;
-        // What follows it begins where it did.
+        // The next sections keep their places.
         for offset in [8, 16] {
             blob[offset] += 32 - header_len;
         }
         assert_eq!(parse(&blob), unknown, "header of {header_len} bytes");
     }
-    // A hole of zeroes is no list of types of kind 0.
+    // Zeroes are no list of types of kind 0.
     let hole = blob_with_layouts(&[0; 30], &[[0; 2]; 31], STRINGS);
     assert_eq!(parse(&hole), Some(BtfError::Kind { id: 1, kind: 0 }));
 }
 
-/// So many GiB of what looks like a string section everywhere.
+/// Memory of this many GiB that looks like a string section everywhere.
 struct Text;
 
 impl Text {
@@ -363,7 +363,7 @@ impl GuestMemory for Text {
 }
 
 #[test]
-fn a_guest_full_of_text_is_not_read_as_a_whole_by_sampling() {
+fn the_sampled_pass_does_not_read_all_of_a_guest_full_of_text() {
     let found = scan(&Text, &[Text::slot()], Effort::Sampled).unwrap();
     assert!(found.gave_up && found.blobs.is_empty());
     assert!(found.read_bytes < 400 << 20, "{} of {} GiB", found.read_bytes, Text::GIB);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Whole BTF of real kernels: those the lab has fetched into its cache, whatever their version.
+//! Whole BTF of real kernels of any version, from the lab's cache.
 //!
-//! Each test says so when there are none. `HOLDFAST_KERNELS` names another directory to look in for
-//! files called `vmlinuz*`.
+//! Without kernels each test prints that it is skipped. `HOLDFAST_KERNELS` names another directory
+//! with files called `vmlinuz*`.
 
 mod common;
 
@@ -24,7 +24,7 @@ use holdfast_guest::{
 struct Kernel {
     name: String,
     btf: Vec<u8>,
-    /// Uncompressed image, for its other contents.
+    /// The whole uncompressed image.
     image: PathBuf,
     _dir: tempfile::TempDir,
 }
@@ -135,7 +135,7 @@ fn layouts_agree_with_bpftool() {
 #[test]
 fn the_sampled_pass_finds_the_blob_in_a_kernel_image() {
     for kernel in kernels() {
-        // The image as it lies in guest memory, but for relocations, with vCPUs behind it.
+        // The image as in guest memory, except for relocations, followed by vCPUs.
         let image = fs::read(&kernel.image).unwrap();
         let mut mem = FakeMemory::new((8 << 20) + image.len().next_multiple_of(1 << 20));
         mem.put(8 << 20, &image);

@@ -109,7 +109,7 @@ fn rename(blob: &[u8], from: &str, to: &str) -> Vec<u8> {
 }
 
 #[test]
-fn says_which_variable_is_missing() {
+fn names_the_missing_variable() {
     let without = |name: &str| {
         Layout::from_btf(&rename(common::LINUX_7_2, name, &"x".repeat(name.len()))).unwrap_err()
     };
@@ -121,7 +121,7 @@ fn says_which_variable_is_missing() {
 }
 
 #[test]
-fn does_without_what_is_optional() {
+fn optional_variables_may_be_missing() {
     let blob = rename(common::LINUX_7_2, "qnodes", "xnodes");
     let expected = Layout { queue: None, ..linux_7_2() };
     assert_eq!(Layout::from_btf(&blob), Ok(expected));

@@ -18,7 +18,7 @@ use holdfast_guest::{
 const GIB: u64 = 1 << 30;
 const BLOB_AT: u64 = 0x20_0070;
 
-/// Not a test by itself: what the fake VMM's process runs.
+/// Not a test by itself: the fake VMM's process runs it.
 #[test]
 fn fake_vmm_process() {
     child::run_if_asked();
@@ -51,12 +51,12 @@ fn reading_process() {
     println!("has read it");
 }
 
-/// A service is root with the capabilities that its unit names, a VMM a user of its own.
+/// A service runs as root with the capabilities of its unit, a VMM as another user.
 #[test]
 fn services_have_the_privileges_to_read_the_vms_of_other_users() {
-    // SAFETY: it takes nothing.
+    // SAFETY: the call has no arguments.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("not tried: this takes root");
+        eprintln!("skipped: this test needs root");
         return;
     }
     let vmm = FakeVmm::start_as(Some(65534), Backing::Private, 1 << 20);
@@ -108,7 +108,7 @@ fn resolves_a_guest_in_another_process_without_growing_it() {
 }
 
 #[test]
-fn a_file_that_fits_saves_the_exhaustive_pass() {
+fn a_file_that_fits_makes_the_exhaustive_pass_unnecessary() {
     let vmm = FakeVmm::start(Backing::Private, 64 << 20);
     let records = load(&vmm, "7.2");
     vmm.write(BLOB_AT, &vec![0; inflate(LINUX_7_2, 600_000).len()]);
@@ -124,8 +124,8 @@ fn a_file_that_fits_saves_the_exhaustive_pass() {
     assert_eq!(exhausts(&Reader::with_files(&files)), (Some(layout), false));
 }
 
-/// 4 GiB in a second is promised; this is a quarter of both, in CPU time so that a busy machine
-/// does not matter. `examples/scan.rs` measures it with realistic content.
+/// The documented rate is 4 GiB in a second; this test checks a quarter of both, in CPU time, so
+/// that a busy machine does not matter. `examples/scan.rs` measures it with realistic contents.
 #[test]
 fn the_sampled_pass_covers_4_gib_in_a_second() {
     let thread_cpu = || {
@@ -149,7 +149,7 @@ fn the_sampled_pass_covers_4_gib_in_a_second() {
     assert!(took < Duration::from_millis(250), "took {took:?} of CPU time for 1 GiB");
 }
 
-/// Takes every page for resident, which is what a scan must not do.
+/// Reports every page as resident, so a scan reads all of them.
 struct Careless(ProcessMemory);
 
 impl GuestMemory for Careless {
@@ -163,7 +163,7 @@ impl GuestMemory for Careless {
     }
 }
 
-/// The measure of the test above is one that a careless scan would move.
+/// Shows that the measure of the test above detects a careless scan.
 #[test]
 fn a_scan_that_ignores_residency_makes_the_guest_grow() {
     let vmm = FakeVmm::start(Backing::Shared, 64 << 20);
@@ -212,19 +212,19 @@ fn gathers_what_can_be_read_and_zeroes_the_rest() {
 }
 
 #[test]
-fn says_that_nothing_is_mapped_where_nothing_is() {
+fn a_read_of_unmapped_memory_is_an_error() {
     let vmm = FakeVmm::start(Backing::Private, 1 << 20);
     let mem = ProcessMemory::open(vmm.pid()).unwrap();
     let error = mem.read(Hva::new(0x1000), &mut [0; 16]).unwrap_err();
     assert!(matches!(error, MemoryError::NotMapped { .. }), "{error}");
-    // A record whose slot is a lie: an error, not a panic.
+    // A record with a false slot gives an error, not a panic.
     let slot = Slot::new(vmm.slot.gpa(), Hva::new(u64::MAX - (1 << 20)), 1 << 20).unwrap();
     let record = VcpuRecord::new(0, slot.gpa(), slot).unwrap();
     assert!(Reader::new().resolve(vmm.pid(), &[slot], &[record]).is_err());
 }
 
 #[test]
-fn says_that_the_process_is_gone_when_it_is() {
+fn a_process_that_has_ended_is_an_error_that_says_so() {
     let mut vmm = FakeVmm::start(Backing::Private, 16 << 20);
     let records = load(&vmm, "7.2");
     let mem = ProcessMemory::open(vmm.pid()).unwrap();
@@ -257,7 +257,7 @@ fn survives_a_process_that_ends_during_the_scan() {
         let slot = vmm.slot;
         let result = std::thread::scope(|scope| {
             let scanning = scope.spawn(|| scan(&mem, &[slot], Effort::Exhaustive).map(drop));
-            // Whatever moment this hits, the scan must end by itself; no moment is the right one.
+            // The kill may hit any moment of the scan, and the scan must end by itself.
             std::thread::sleep(Duration::from_micros(delay_us));
             vmm.child.kill().unwrap();
             vmm.child.wait().unwrap();
@@ -268,11 +268,12 @@ fn survives_a_process_that_ends_during_the_scan() {
 }
 
 #[test]
-fn says_what_to_do_when_it_is_not_allowed_to_read() {
+fn a_forbidden_read_is_an_error_with_advice() {
     // The credentials of this thread only: the libc wrapper would change those of all threads.
     let error = std::thread::spawn(|| {
         const NOBODY: u32 = 65_534;
-        // SAFETY: takes three integers; fails without root, and then we are not allowed to anyway.
+        // SAFETY: takes three integers. It fails without root, and then reading is forbidden
+        // anyway.
         unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
         ProcessMemory::open(1).map(drop).unwrap_err()
     })
@@ -290,7 +291,7 @@ fn a_guest_that_writes_all_the_time_does_not_confuse_the_reader() {
     let done = std::sync::atomic::AtomicBool::new(false);
     let outcomes = std::thread::scope(|scope| {
         scope.spawn(|| {
-            // CPU 0 changes its number to one that is taken, and back.
+            // CPU 0 changes its number to another CPU's, and back.
             let at = common::area_at(0) + u64::from(layout.cpu_number);
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
                 vmm.write(at, &1u32.to_le_bytes());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What vCPUs do, and who waits behind whom.
+//! The classes of vCPUs, and the order of their queues.
 
 mod common;
 
@@ -32,14 +32,14 @@ fn hardirq(layout: &Layout) -> u32 {
 }
 
 #[test]
-fn who_disables_interrupts_by_count_may_hold_a_lock() {
+fn a_vcpu_that_disables_interrupts_by_count_may_hold_a_lock() {
     let (mut mem, layout, guest) = guest("7.3", 2);
     put_preempt_count(&mut mem, &layout, 0, 1 << 16);
     assert_eq!(guest.facts(&mem, 0).unwrap().class(), VcpuClass::Holder);
 }
 
 #[test]
-fn classifies_what_a_vcpu_does() {
+fn classifies_vcpus() {
     for (version, _) in ALL {
         let (mut mem, layout, guest) = guest(version, 4);
         let class = |mem: &FakeMemory| guest.facts(mem, 0).unwrap().class();
@@ -58,7 +58,7 @@ fn classifies_what_a_vcpu_does() {
 }
 
 #[test]
-fn an_idle_vcpu_is_free_until_it_takes_a_lock() {
+fn an_idle_vcpu_is_preemptible_until_it_takes_a_lock() {
     for (version, _) in ALL {
         let (mut mem, layout, guest) = guest(version, 4);
         mem.put_u64(area_at(3) + u64::from(layout.current_task.unwrap()), IDLE_TASK + 3 * 0x2000);
@@ -92,7 +92,7 @@ fn follows_a_queue_in_order_for_both_ways_of_linking_the_per_cpu_section() {
     for (version, _) in ALL {
         let (mut mem, layout, guest) = guest(version, 4);
         assert_eq!(guest.queues(&mem).unwrap(), []);
-        // 2 is first and was never handed anything; then 0, then 3.
+        // 2 is first and never had a predecessor; then 0, then 3.
         wait_in_queue(&mut mem, &layout, 2, 0, node_gva(&layout, 0, 0), 0);
         wait_in_queue(&mut mem, &layout, 0, 0, node_gva(&layout, 3, 0), 0);
         wait_in_queue(&mut mem, &layout, 3, 0, 0, 0);
@@ -107,7 +107,7 @@ fn follows_a_queue_in_order_for_both_ways_of_linking_the_per_cpu_section() {
 #[test]
 fn keeps_nested_waits_and_separate_locks_apart() {
     let (mut mem, layout, guest) = guest("6.12", 4);
-    // 1 waits for one lock behind 0, and in an interrupt for another behind 3.
+    // 1 waits for one lock behind 0, and in an interrupt for another lock behind 3.
     wait_in_queue(&mut mem, &layout, 1, 0, 0, 0);
     wait_in_queue(&mut mem, &layout, 1, 1, 0, 0);
     wait_in_queue(&mut mem, &layout, 0, 0, node_gva(&layout, 1, 0), 1);
@@ -128,7 +128,7 @@ fn ends_a_queue_where_memory_stops_making_sense() {
     assert_eq!(end(&mem), QueueEnd::Foreign(Gva::new(askew)));
     wait_in_queue(&mut mem, &layout, 0, 0, node_gva(&layout, 1, 0), 0);
     assert_eq!(end(&mem), QueueEnd::Moved);
-    // 0 -> 1 -> 2 -> 0, with nobody at the head.
+    // 0 -> 1 -> 2 -> 0, without a head.
     wait_in_queue(&mut mem, &layout, 1, 0, node_gva(&layout, 2, 0), 0);
     wait_in_queue(&mut mem, &layout, 2, 0, node_gva(&layout, 0, 0), 0);
     let queues = guest.queues(&mem).unwrap();

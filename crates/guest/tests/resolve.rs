@@ -89,7 +89,7 @@ fn does_not_touch_pages_that_are_not_resident() {
     Reader::new().resolve_in(&mem, &[mem.slot()], &records).unwrap();
     assert!(!mem.trespassed.load(Ordering::Relaxed));
 
-    // A hole where a vCPU's words should be is not a running kernel.
+    // A hole in place of a vCPU's words is not a running kernel's.
     mem.absent.insert(area_at(3) / 4096 + 213_120 / 4096);
     let error = Reader::new().resolve_in(&mem, &[mem.slot()], &records).unwrap_err();
     assert!(
@@ -97,7 +97,7 @@ fn does_not_touch_pages_that_are_not_resident() {
         "{error}"
     );
 
-    // A hole in the blob makes it unusable, not read around.
+    // A hole in the blob makes the blob unusable.
     mem.absent.insert(0x220);
     let error = Reader::new().resolve_in(&mem, &[mem.slot()], &records).unwrap_err();
     assert!(matches!(error, ReadError::NoBtf { .. }), "{error}");
@@ -105,7 +105,7 @@ fn does_not_touch_pages_that_are_not_resident() {
 }
 
 #[test]
-fn tells_the_running_kernel_from_one_that_ran_before() {
+fn picks_the_running_kernel_and_not_an_earlier_one() {
     for (running, old) in [("6.12", "7.2"), ("7.2", "6.12"), ("6.1", "7.2")] {
         let blob = |version| ALL.iter().find(|(v, _)| *v == version).unwrap().1;
         let (mut mem, records) = guest(running, &inflate(blob(running), 600_000));
@@ -125,9 +125,9 @@ fn reports_a_stale_blob_as_stale() {
 }
 
 #[test]
-fn takes_two_builds_that_have_everything_in_the_same_place_for_one() {
+fn two_builds_with_the_same_offsets_count_as_one() {
     let (mut mem, records) = guest("7.2", LINUX_7_2);
-    // A second build, whose per-CPU area has something more at its end.
+    // A second build, whose per-CPU area is longer at its end.
     let mut other = LINUX_7_2.to_vec();
     let len = Layout::from_btf(LINUX_7_2).unwrap().area_len;
     let at = other.windows(4).position(|w| w == len.to_le_bytes()).unwrap();
@@ -149,7 +149,7 @@ fn refuses_two_kernels_that_fit_and_differ() {
     let error = Reader::new().resolve_in(&mem, &[mem.slot()], &records).unwrap_err();
     assert!(matches!(error, ReadError::Ambiguous(..)), "{error}");
 
-    // What it says to do helps.
+    // The advice of the error helps.
     let mut files = Vec::new();
     for blob in [LINUX_7_2, &other] {
         let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -164,7 +164,7 @@ fn refuses_two_kernels_that_fit_and_differ() {
 }
 
 #[test]
-fn says_why_records_do_not_fit() {
+fn names_the_reason_why_records_do_not_fit() {
     let misfit = |spoil: &dyn Fn(&mut common::FakeMemory, &Layout)| {
         let (mut mem, records) = guest("7.2", LINUX_7_2);
         spoil(&mut mem, &Layout::from_btf(LINUX_7_2).unwrap());
@@ -184,7 +184,7 @@ fn says_why_records_do_not_fit() {
     assert!(matches!(task, Misfit::Value { vcpu: 0, name: "current_task", .. }));
     let count = misfit(&|mem, l| mem.put_u32(at(0, l.preempt_count), 0x0100_0000));
     assert!(matches!(count, Misfit::Value { vcpu: 0, name: "preempt_count", .. }));
-    // In the other half of a word of 64 bits only the highest is used.
+    // Of the upper half of a count of 64 bits only the highest bit is used.
     let (mut mem, records) = guest("7.3", LINUX_7_3);
     let layout = Layout::from_btf(LINUX_7_3).unwrap();
     mem.put_u32(at(0, layout.preempt_count) + 4, 0x8000_0001);
@@ -208,7 +208,7 @@ fn waits_for_a_kernel_that_has_not_set_up_its_clocks() {
         Err(ReadError::Stale { source: Misfit::Booting, .. }) => (),
         other => panic!("{other:?}"),
     }
-    // One tells for all: those that are offline have none.
+    // One clock is enough for all CPUs: offline CPUs have none.
     let pointer = common::DIRECT_MAP + common::GPA + area_at(2) + u64::from(clock.target);
     mem.put_u64(area_at(2) + u64::from(clock.pointer), pointer);
     assert_eq!(resolve(&mem).unwrap().direct_map(), Some(common::DIRECT_MAP));
@@ -259,20 +259,20 @@ fn takes_btf_from_files_when_memory_has_none() {
     assert!(none.contains("guest memory: ") && none.contains("(--btf)"), "{none}");
     let other = file("b", LINUX_6_12);
     let unfit = text(std::slice::from_ref(&other));
-    assert!(unfit.contains("guest memory, and the one given does not fit: "), "{unfit}");
+    assert!(unfit.contains("guest memory, and the BTF given does not fit: "), "{unfit}");
     let others = text(&[other.clone(), file("c", LINUX_7_3)]);
     assert!(others.contains("guest memory, and none of the 2 given fits: "), "{others}");
 
     let build = BuildId::of(LINUX_7_2);
     let right = file("a", &elf_with_btf(LINUX_7_2));
     assert_eq!(resolve(&[other, right]).unwrap().kernel().build, build);
-    // The directory of all of them, with things in it that are no files.
+    // A directory with all of them, and with entries that are no files.
     fs::create_dir(dir.path().join("d")).unwrap();
     symlink("nowhere", dir.path().join("e")).unwrap();
     let all = BtfFiles::load(dir.path()).unwrap();
     assert_eq!(all.path(), dir.path());
     assert_eq!(resolve(std::slice::from_ref(&all)).unwrap().kernel().build, build);
-    // One that boots is found to do so.
+    // A booting guest is reported as booting.
     let clock = Layout::from_btf(LINUX_7_2).unwrap().self_pointer.unwrap();
     for n in 0..4 {
         mem.put_u64(area_at(n) + u64::from(clock.pointer), 0);
@@ -284,7 +284,7 @@ fn takes_btf_from_files_when_memory_has_none() {
 }
 
 #[test]
-fn files_that_are_of_no_use_are_told_with_what_to_do() {
+fn unusable_files_are_errors_with_advice() {
     const COPY: &str = "/sys/kernel/btf/vmlinux";
     let dir = tempfile::tempdir().unwrap();
     let with = |at: usize, byte: u8| {
@@ -300,7 +300,7 @@ fn files_that_are_of_no_use_are_told_with_what_to_do() {
         (b"", "neither raw BTF nor an ELF file"),
         (b"\x7fELF", "no .BTF section"),
         (&LINUX_7_2[..100], "lies outside the blob"),
-        (&with(strings_at, b'x'), "split BTF, as modules have it"),
+        (&with(strings_at, b'x'), "split BTF of a module"),
         (&with(per_cpu, b'x'), "no per-CPU section"),
     ] {
         fs::write(&path, bytes).unwrap();
@@ -315,7 +315,7 @@ fn files_that_are_of_no_use_are_told_with_what_to_do() {
     assert!(said.contains("a directory without files") && said.contains(COPY), "{said}");
     let said = BtfFiles::load(&path).unwrap_err().to_string();
     assert!(said.contains("cannot read") && said.contains("No such file"), "{said}");
-    // Which nobody would ever write to.
+    // A pipe without a writer.
     assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
     let said = BtfFiles::load(&path).unwrap_err().to_string();
     assert!(said.contains("neither"), "{said}");
@@ -343,7 +343,7 @@ fn elf_with_btf(blob: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn names_the_release_when_the_banner_is_before_the_blob() {
+fn finds_the_release_if_the_banner_is_before_the_blob() {
     let (mut mem, records) = guest("7.2", LINUX_7_2);
     mem.put(0x12_3460, b"Linux version 7.2.12+deb14-cloud-amd64 (debian-kernel@lists.debian.org)");
     let guest = Reader::new().resolve_in(&mem, &[mem.slot()], &records).unwrap();
@@ -354,7 +354,7 @@ fn names_the_release_when_the_banner_is_before_the_blob() {
 #[test]
 fn gives_up_on_a_guest_full_of_decoys() {
     let (mut mem, records) = guest("7.2", LINUX_7_2);
-    // A sound header in every 32 bytes of 1 MiB, each promising a blob of 4 MiB.
+    // A sound header in every 32 bytes of 1 MiB, each of a blob of 4 MiB.
     let mut decoy = vec![0x9f, 0xeb, 1, 0];
     for word in [24u32, 0, 12, 12, 4 << 20, 0, 0] {
         decoy.extend_from_slice(&word.to_le_bytes());

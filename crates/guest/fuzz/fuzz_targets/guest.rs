@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A booted guest with arbitrary bytes written over it: facts or an error, and no byte read that is
-//! not resident or outside the slot. From crates/guest: `cargo +nightly fuzz run guest`
+//! A booted guest with arbitrary bytes written over it gives facts or an error, and only resident
+//! bytes within the slot are read. From crates/guest: `cargo +nightly fuzz run guest`
 
 #![no_main]
 
@@ -18,7 +18,7 @@ const BLOB_AT: usize = 0x1070;
 struct Kernel {
     mem: FakeMemory,
     records: Vec<VcpuRecord>,
-    /// Where patches go: offsets that something looks at.
+    /// Places of patches: offsets that the reader reads.
     places: Vec<u64>,
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Any bytes as BTF: a layout whose offsets all lie in the per-CPU area, or an error.
-//! From crates/guest, seeded with real kernels' (reduced) BTF:
-//! `cargo +nightly fuzz run layout fuzz/corpus/layout tests/data`
+//! Any bytes as BTF give an error, or a layout whose offsets all lie in the per-CPU area. From
+//! crates/guest, seeded with real kernels' (reduced) BTF: `cargo +nightly fuzz run layout
+//! fuzz/corpus/layout tests/data`
 
 #![no_main]
 

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Finding the guest kernel's BTF in the guest's memory.
 //!
-//! The blob is part of the kernel image (`.BTF`, between `.notes` and `.BTF_ids`), so it lies in
-//! one piece in guest-physical memory and stays there. It begins at any multiple of 4: at 0x070 and
-//! 0x85c of a page in Debian's 6.1 and 6.12; from 6.15 on it begins a page. There can be more than
-//! one: BTF of modules, which is small and has no per-CPU section, and kernels that ran before a
-//! kexec or a reboot.
+//! The blob is part of the kernel image (`.BTF`, between `.notes` and `.BTF_ids`), so it is
+//! contiguous in guest-physical memory and never moves. It begins at any multiple of 4: at 0x070
+//! and 0x85c of a page in Debian's 6.1 and 6.12; from 6.15 on it begins a page. There can be more
+//! than one: BTF of modules, which is small and has no per-CPU section, and kernels that ran before
+//! a kexec or a reboot.
 //!
 //! Two passes, so that a large guest costs little and a strange one is still read:
 //!
-//! - *Sampled.* A blob's string section is about 2 MB of identifiers with a NUL after each. One
-//!   resident page in every 256 KiB is looked at. Where it holds such text and so do its neighbours
-//!   (the string tables of programs in the page cache are shorter, and scattered), memory is
-//!   searched backwards for the header.
+//! - *Sampled.* A blob's string section is about 2 MB of identifiers with a NUL after each. The
+//!   pass reads one resident page in every 256 KiB. If the page and its neighbours hold such text,
+//!   it searches memory backwards for the header. String tables of programs in the page cache are
+//!   shorter, and scattered.
 //! - *Exhaustive.* Every resident byte is searched for the header, by several threads.
 //!
 //! Only resident pages are read: a scan must not make the guest larger.
@@ -37,52 +37,53 @@ use texture::{looks_like_strings, looks_like_types};
 
 mod texture;
 
-/// One page in this many bytes is looked at in the sampled pass. Every string section longer than
-/// this is hit; those of Debian's kernels have 1.7 to 2.2 MB.
+/// The sampled pass reads one page in this many bytes. It hits every string section longer than
+/// this; those of Debian's kernels have 1.7 to 2.2 MB.
 const STRIDE: u64 = 256 << 10;
-/// So much text in one piece is taken for a string section. One that is just long enough to be hit
-/// by a sample has a little more.
+/// This much contiguous text is taken for a string section. The shortest section that a sample
+/// always hits has a little more.
 const TEXT_MIN: u64 = STRIDE / 4 * 3;
-/// From a page of strings back to its header at most this far; 5 MB in real blobs.
+/// Longest distance from the header to a page of strings; 5 MB in real blobs.
 const BACK_MAX: u64 = 32 << 20;
-/// In steps of so much, as long as at least half of each looks like BTF.
+/// Step of the search for the header, which goes on as long as at least half of each step looks
+/// like BTF.
 const BACK_STEP: u64 = 64 << 10;
-/// Read and searched at a time: fits in a CPU's L2 cache, so the search reads warm data.
+/// Bytes read and searched at a time: they fit in a CPU's L2 cache, so the search reads warm data.
 const CHUNK: u64 = 256 << 10;
-/// Handed to a thread at a time; bounds the list of resident ranges, too.
+/// Bytes handed to a thread at a time. This also bounds the list of resident ranges.
 const WINDOW: u64 = 64 << 20;
-/// What looks like a header is examined in full up to this many times, and for this many bytes
-/// altogether: a guest full of false headers must not keep us busy.
+/// Limits of the headers examined in full, and of the bytes read for that: a guest full of false
+/// headers must not keep the scan busy.
 const HEADERS_MAX: usize = 4096;
 const EXAMINE_MAX: u64 = 512 << 20;
-/// So many bytes are read in the sampled pass where a sample looks like BTF, some 40 times what a
-/// kernel's takes, or as many as for the samples. Beyond that the exhaustive pass costs less, and
-/// is made rarely.
+/// Bytes that the sampled pass may read around samples that look like BTF: some 40 times the bytes
+/// that a kernel's BTF takes, or as many as the samples take. Beyond that the exhaustive pass is
+/// cheaper, and it is made rarely.
 const CLOSE_MAX: u64 = 256 << 20;
-/// Blobs kept from one scan, and bytes of them: a kernel's has 5 to 7 MB.
+/// Blobs kept from one scan, and their bytes: a kernel's blob has 5 to 7 MB.
 const BLOBS_MAX: usize = 8;
 const BLOBS_BYTES_MAX: usize = 32 << 20;
 /// Threads of the exhaustive pass.
 const THREADS_MAX: usize = 4;
 
-/// How thoroughly to search.
+/// The thoroughness of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// Look at one page in each 256 KiB, and closer where it looks like BTF.
+    /// Read one page in each 256 KiB, and more where it looks like BTF.
     Sampled,
     /// Search every resident byte.
     Exhaustive,
 }
 
-/// A copy of a blob that may be a kernel's BTF, and where it was found.
+/// A copy of a blob that may be a kernel's BTF, and its place.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Blob {
     /// Host address of the header.
     pub at: Hva,
     /// The slot it lies in.
     pub slot: Slot,
-    /// The blob; its header is sound and its strings name the variables of a kernel with KVM guest
-    /// support. Nothing else is checked.
+    /// The blob. Its header is sound, and its strings name the variables of a kernel with KVM guest
+    /// support; nothing else has been checked.
     pub bytes: Vec<u8>,
 }
 
@@ -99,7 +100,7 @@ impl std::fmt::Debug for Blob {
     }
 }
 
-/// What a scan found, and what it cost.
+/// The result of a scan, and its cost.
 #[derive(Debug, Default)]
 pub struct Scan {
     /// Plausible blobs, by address.
@@ -108,7 +109,7 @@ pub struct Scan {
     pub resident_bytes: u64,
     /// Bytes copied out of the guest.
     pub read_bytes: u64,
-    /// Whether a limit ended the scan early: the guest is full of things that look like BTF.
+    /// Whether a limit ended the scan early: the guest is full of data that looks like BTF.
     pub gave_up: bool,
 }
 
@@ -147,7 +148,7 @@ pub fn scan(mem: &dyn GuestMemory, slots: &[Slot], effort: Effort) -> Result<Sca
     })
 }
 
-/// Copies the blob whose header is at `at`, if there is a plausible one, all of it resident.
+/// Copies the blob whose header is at `at`, if it is plausible and resident as a whole.
 pub fn blob_at(mem: &dyn GuestMemory, slot: Slot, at: Hva) -> Result<Option<Blob>, MemoryError> {
     let mut bytes = [0; HEADER_LEN];
     if slot.to_gpa(at, HEADER_LEN as u64).is_none() || !mem.is_resident(at, HEADER_LEN as u64)? {
@@ -166,7 +167,7 @@ pub fn blob_at(mem: &dyn GuestMemory, slot: Slot, at: Hva) -> Result<Option<Blob
 
 struct Search<'a> {
     mem: &'a dyn GuestMemory,
-    /// Where headers were looked at already.
+    /// Places of the headers that have been examined.
     examined: Mutex<BTreeSet<Hva>>,
     blobs: Mutex<Vec<Blob>>,
     resident_bytes: AtomicU64,
@@ -214,7 +215,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Do the pages around a page of strings hold enough of the same?
+    /// Do the pages around a page of strings hold enough text?
     fn is_long_text(&self, slot: Slot, page: Hva) -> Result<bool, MemoryError> {
         const STEP: u64 = 8 * PAGE_SIZE;
         let near = HvaRange {
@@ -228,7 +229,7 @@ impl Search<'_> {
         let Some(run) = runs.iter().find(|run| run.start <= page && page < run.end) else {
             return Ok(false);
         };
-        // Text found so far, in whole pages: outwards from the page, down first.
+        // Text found so far, in whole pages: the search goes outwards from the page, down first.
         let (mut low, mut high) = (page, page);
         for down in [true, false] {
             while high.get() - low.get() < TEXT_MIN {
@@ -261,8 +262,8 @@ impl Search<'_> {
         Ok(high.get() - low.get() >= TEXT_MIN)
     }
 
-    /// Searches from a page of strings down to `floor` for the blob it belongs to. Returns the
-    /// address below which nothing is left to find.
+    /// Searches from a page of strings down to `floor` for its blob. Returns the address down to
+    /// which the search is complete.
     fn search_back(&self, slot: Slot, page: Hva, floor: Hva) -> Result<Hva, MemoryError> {
         let floor = floor.max(Hva::new(page.get().saturating_sub(BACK_MAX)));
         let done = page.checked_add(PAGE_SIZE).unwrap_or(page);
@@ -282,7 +283,7 @@ impl Search<'_> {
                     return Ok(blob.end);
                 }
             }
-            // Neither strings nor types: this was the string table of something else.
+            // These are neither strings nor types: the page belongs to another string table.
             let pages = buf.chunks_exact(PAGE_SIZE as usize);
             let nr_like = pages.filter(|page| looks_like_strings(page) || looks_like_types(page));
             if (nr_like.count() as u64) < BACK_STEP / PAGE_SIZE / 2 {
@@ -323,7 +324,7 @@ impl Search<'_> {
         runs: &mut Vec<HvaRange>,
         buf: &mut Vec<u8>,
     ) -> Result<(), MemoryError> {
-        // A header that begins in the last bytes of this window ends in the next one.
+        // A header may begin in the last bytes of this window and end in the next one.
         let reach = window.end.checked_add(PAGE_SIZE).unwrap_or(window.end);
         runs.clear();
         self.mem.resident(HvaRange { end: reach.min(slot.hva_range().end), ..window }, runs)?;
@@ -343,7 +344,7 @@ impl Search<'_> {
     }
 
     /// Every sound header that begins in `range` and ends before `limit`, up to which memory is
-    /// resident. What a header promises must fit in the slot.
+    /// resident. The blob that a header describes must fit in the slot.
     fn headers(
         &self,
         slot: Slot,
@@ -355,7 +356,7 @@ impl Search<'_> {
         let end = limit.min(range.end.checked_add(overlap).unwrap_or(range.end));
         buf.resize(HvaRange { end, ..range }.len() as usize, 0);
         match self.mem.read(range.start, buf) {
-            // The guest gave the memory back in the meantime; there is nothing to find in it.
+            // The guest has released this memory meanwhile, so nothing is lost.
             Err(MemoryError::NotMapped { .. }) => return Ok(Vec::new()),
             other => other?,
         }
@@ -367,12 +368,14 @@ impl Search<'_> {
                 slot.to_gpa(at, header.total_len() as u64)?;
                 (at < range.end).then_some((at, header))
             })
-            // More than this many in one chunk is a guest playing tricks; `take` will see to it.
+            // More headers than this in one chunk are a hostile guest's; `take` has a limit for
+            // them.
             .take(HEADERS_MAX)
             .collect())
     }
 
-    /// Examines a header, once, and keeps the blob if it is plausible. Returns where the blob lies.
+    /// Examines a header, once, and keeps the blob if it is plausible. Returns the range of the
+    /// blob.
     fn take(&self, slot: Slot, at: Hva, header: Header) -> Result<Option<HvaRange>, MemoryError> {
         {
             let mut examined = self.examined.lock().unwrap_or_else(PoisonError::into_inner);
@@ -403,7 +406,7 @@ impl Search<'_> {
         Ok(Some(place))
     }
 
-    /// Counts what was read around a sample.
+    /// Counts the bytes read around a sample.
     fn count_close(&self, bytes: u64) {
         if self.close_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > self.close_max {
             self.gave_up.store(true, Ordering::Relaxed);
@@ -436,8 +439,8 @@ fn windows(slot: Slot) -> impl Iterator<Item = HvaRange> {
     })
 }
 
-/// Reads a blob if it is resident and its strings name what a layout needs. `spend` is told before
-/// each read and may refuse.
+/// Reads a blob if it is resident and its strings name the variables of a layout. It calls `spend`
+/// before each read, which may refuse.
 fn examine(
     mem: &dyn GuestMemory,
     slot: Slot,
@@ -463,12 +466,12 @@ fn examine(
         Err(MemoryError::NotMapped { .. }) => return Ok(None),
         other => other?,
     }
-    // The guest may have changed it since; what counts is what we hold.
+    // The guest may have changed the blob since; only the copy counts.
     let unchanged = Header::parse(&bytes).is_ok_and(|now| now == header);
     Ok(unchanged.then_some(Blob { at, slot, bytes }))
 }
 
-/// Modules' BTF and other data end here: their strings lack the names of the kernel's own.
+/// This check rejects modules' BTF and other data: their strings lack the kernel's names.
 fn names_kernel_variables(
     mem: &dyn GuestMemory,
     strings: Hva,
@@ -486,7 +489,7 @@ fn names_kernel_variables(
             Err(MemoryError::NotMapped { .. }) => return Ok(false),
             other => other?,
         }
-        // An empty first string opens the section, and a string ends it.
+        // The section begins with an empty string, and ends with the end of a string.
         if (done == 0 && piece.first() != Some(&0))
             || (start + piece.len() == len && piece.last() != Some(&0))
         {

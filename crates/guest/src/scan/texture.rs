@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What pages of a BTF blob look like.
+//! Recognises pages of a BTF blob by their contents.
 //!
-//! These only guide the sampled pass: a page taken for BTF that is not costs a little time, one
-//! that is not recognised is found by the exhaustive pass.
+//! These functions only guide the sampled pass. A page wrongly taken for BTF costs a little time;
+//! the exhaustive pass finds the pages that are not recognised.
 
-/// Does a page hold what a BTF string section is made of: printable text, a NUL after each piece of
-/// it, no empty pieces? In Debian's 6.1, 6.12 and 7.2 every such page does, with at least 91 NULs.
+/// Does a page look like part of a BTF string section: printable text, a NUL after each string, no
+/// empty strings? In Debian's 6.1, 6.12 and 7.2 every such page does, with at least 91 NULs.
 pub(super) fn looks_like_strings(page: &[u8]) -> bool {
     const NULS_MIN: usize = 32;
     let mut previous = b'x';

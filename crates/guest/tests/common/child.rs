@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A process of our own whose memory stands in for that of a VMM.
+//! A child process whose memory stands in for a VMM's.
 
 #![allow(dead_code, unreachable_pub)]
 
@@ -15,7 +15,7 @@ use crate::common::{AREAS, FakeMemory, GPA};
 
 const ENTRY: &str = "HOLDFAST_FAKE_GUEST";
 
-/// How the guest's memory is backed: as QEMU's default, as its memfd backend, or with huge pages.
+/// Backing of the guest's memory: as QEMU's default, as its memfd backend, or with huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
     Private,
@@ -34,7 +34,8 @@ impl FakeVmm {
         Self::start_as(None, backing, len)
     }
 
-    /// As a user of its own (and a group of the same number), as libvirt has its VMMs. Takes root.
+    /// Runs it as another user (and the group of the same number), as libvirt runs its VMMs. Needs
+    /// root.
     pub fn start_as(user: Option<u32>, backing: Backing, len: u64) -> Self {
         let mut child = Command::new(env::current_exe().unwrap())
             .args(["--exact", "fake_vmm_process", "--nocapture", "--test-threads=1"])
@@ -61,15 +62,15 @@ impl FakeVmm {
         let local = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
         let remote =
             libc::iovec { iov_base: (self.slot.hva().get() + at) as *mut _, iov_len: bytes.len() };
-        // SAFETY: the local vector covers `bytes`, which is only read; the remote one is checked by
-        // the kernel and lies in a process of ours.
+        // SAFETY: the local vector covers `bytes`, which is only read; the kernel checks the remote
+        // one, which lies in a child process.
         let written =
             unsafe { libc::process_vm_writev(self.pid().cast_signed(), &local, 1, &remote, 1, 0) };
         assert_eq!(written, bytes.len() as isize, "{}", std::io::Error::last_os_error());
     }
 
-    /// Copies the pages of a fake guest that hold anything, and its per-CPU areas, as a kernel
-    /// does.
+    /// Copies the pages of a fake guest that are not empty, and its per-CPU areas, which a kernel
+    /// writes.
     pub fn load(&self, mem: &FakeMemory) {
         for (n, page) in mem.bytes.chunks(4096).enumerate() {
             let is_area = AREAS.contains(&(n as u64 * 4096));
@@ -79,7 +80,7 @@ impl FakeVmm {
         }
     }
 
-    /// Resident bytes of the mapping, as /proc/PID/smaps has it.
+    /// Resident bytes of the mapping, from /proc/PID/smaps.
     pub fn resident(&self) -> u64 {
         let smaps = std::fs::read_to_string(format!("/proc/{}/smaps", self.pid())).unwrap();
         let start = format!("{:x}-", self.slot.hva().get());
@@ -104,7 +105,7 @@ pub fn run_if_asked() {
     };
     let sharing = if backing == "Shared" { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
     let (len, align) = (len.parse::<usize>().unwrap(), 2usize << 20);
-    // SAFETY: a new anonymous mapping; nobody else knows the address.
+    // SAFETY: a new anonymous mapping without another reference.
     let map = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -117,16 +118,17 @@ pub fn run_if_asked() {
     };
     assert_ne!(map, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
     let start = (map as usize).next_multiple_of(align);
-    // A mapping of its own in /proc/PID/smaps, and with or without huge pages whatever the default.
+    // A mapping of its own in /proc/PID/smaps, with or without huge pages independent of the
+    // default.
     let advice = if backing == "Huge" { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
-    // SAFETY: within the mapping made above, which holds nothing yet.
+    // SAFETY: within the mapping made above, which is empty.
     unsafe { libc::munmap(map, start - map as usize) };
     // SAFETY: as above.
     unsafe { libc::madvise(start as *mut _, len, advice) };
     let user = user.parse().unwrap();
     if user != 0 {
-        // SAFETY: they take numbers. Who changes user is undumpable, and root's in /proc; a program
-        // that was executed as that user is not.
+        // SAFETY: the calls take numbers. A process that changes its user is undumpable, and root's
+        // in /proc; a program executed as that user is not.
         let done = unsafe {
             [
                 libc::setresgid(user, user, user),

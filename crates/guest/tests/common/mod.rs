@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Fake guests: memory laid out as a kernel would, from the BTF of real ones.
+//! Fake guests: memory with the layout of real kernels, from their BTF.
 
 #![allow(dead_code, unreachable_pub)]
 
@@ -19,7 +19,7 @@ pub const LINUX_7_3: &[u8] = include_bytes!("../data/linux-7.3.btf");
 pub const ALL: [(&str, &[u8]); 4] =
     [("6.1", LINUX_6_1), ("6.12", LINUX_6_12), ("7.2", LINUX_7_2), ("7.3", LINUX_7_3)];
 
-/// Where the fake guests' memory is mapped in their imaginary process.
+/// Host address of the fake guests' memory.
 pub const BASE: u64 = 0x7f00_0000_0000;
 /// Guest-physical address of the same.
 pub const GPA: u64 = 0x10_0000;
@@ -27,7 +27,7 @@ pub const GPA: u64 = 0x10_0000;
 pub const IDLE_TASK: u64 = 0xffff_9d00_c200_0000;
 /// Bytes of memory of a fake guest.
 pub const MEMORY_LEN: usize = 8 << 20;
-/// Where a fake guest's kernel sees physical address 0.
+/// Guest-virtual address of physical address 0 in a fake guest's kernel.
 pub const DIRECT_MAP: u64 = 0xffff_9d00_c000_0000;
 
 /// Adds identifiers to a blob's string section, so that it is as long as a real one.
@@ -57,7 +57,7 @@ pub struct FakeMemory {
     pub bytes: Vec<u8>,
     /// Offsets of pages that are not resident.
     pub absent: BTreeSet<u64>,
-    /// Set when something asks for bytes that it must not touch.
+    /// Set by a read of bytes that must not be touched.
     pub trespassed: AtomicBool,
 }
 
@@ -117,7 +117,7 @@ impl GuestMemory for FakeMemory {
     }
 }
 
-/// How a fake guest's kernel is built and started.
+/// The build and the start of a fake guest's kernel.
 pub struct Spec<'a> {
     pub blob: &'a [u8],
     pub blob_at: usize,
@@ -126,10 +126,10 @@ pub struct Spec<'a> {
     pub link_address: u64,
 }
 
-/// Where in the fake guest's memory the per-CPU areas of the first four vCPUs are.
+/// Offsets in the fake guest's memory of the per-CPU areas of the first four vCPUs.
 pub const AREAS: std::ops::Range<u64> = 0x40_0000..0x50_0000;
 
-/// Offset in the fake guest's memory where vCPU `n` has its per-CPU area.
+/// Offset of vCPU `n`'s per-CPU area in the fake guest's memory.
 pub fn area_at(n: u32) -> u64 {
     let order = [2, 0, 3, 1];
     AREAS.start + 0x4_0000 * order[n as usize % 4] + 0x10_0000 * u64::from(n / 4)
@@ -176,13 +176,13 @@ pub fn start_vcpus(
                 mem.put_u64(at + u64::from(place.pointer), area_gva + u64::from(place.target));
             }
             let steal_time = Gpa::new(GPA + at + u64::from(layout.steal_time));
-            // KVM numbers vCPUs by APIC id, the guest in the order it found them.
+            // KVM numbers vCPUs by APIC id, the guest in the order of discovery.
             VcpuRecord::new(n * 2, steal_time, slot).unwrap()
         })
         .collect()
 }
 
-/// Gives vCPU `n` a preemption count, beside the inverted need-resched bit.
+/// Sets vCPU `n`'s preemption count, and keeps the inverted need-resched bit.
 pub fn put_preempt_count(mem: &mut FakeMemory, layout: &Layout, n: u32, count: u32) {
     let at = area_at(n) + u64::from(layout.preempt_count);
     if layout.wide_count {
