@@ -13,11 +13,11 @@ use crate::host::online_cpus;
 /// A CPU's clock, running.
 pub(crate) struct Clock {
     _link: Link,
-    /// Closed after the link that uses it.
+    /// Dropped after the link that uses it.
     _event: OwnedFd,
 }
 
-/// Runs `program` so many times a second on every CPU that is online now.
+/// Runs `program` at this rate on every CPU that is online.
 pub(crate) fn start(
     program: &ProgramMut<'_>,
     frequency_hz: u32,
@@ -40,9 +40,9 @@ fn open(cpu: i32, frequency_hz: u32) -> io::Result<OwnedFd> {
         config: u64::from(bindings::PERF_COUNT_SW_CPU_CLOCK),
         ..Default::default()
     };
-    // A period, not a frequency: that of cpu-clock is time, and need not be adjusted.
+    // A period, not a frequency: the period of cpu-clock is time, and needs no adjustment.
     attr.__bindgen_anon_1.sample_period = 1_000_000_000 / u64::from(frequency_hz.max(1));
-    // SAFETY: `attr` is valid and says its size; the descriptor returned is ours alone.
+    // SAFETY: `attr` is valid and has its size; nothing else owns the returned descriptor.
     unsafe {
         let fd = perf_event_open(
             &mut attr,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Why a host cannot be observed.
+//! Errors of observing a host.
 
 use std::path::PathBuf;
 
 use holdfast_bpf::DiscoveryError;
 use thiserror::Error;
 
-/// What libraries of file formats return.
+/// Errors of the libraries for file formats.
 pub(crate) type BoxedError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Errors of the observer.
@@ -14,26 +14,26 @@ pub(crate) type BoxedError = Box<dyn std::error::Error + Send + Sync>;
 pub enum ObserverError {
     /// The kernel has no BTF.
     #[error(
-        "this kernel has no BTF (no {}): it takes one built with CONFIG_DEBUG_INFO_BTF=y, as those \
-         of distributions are",
+        "this kernel has no BTF (no {}): boot a kernel built with CONFIG_DEBUG_INFO_BTF=y, as \
+         distributions' kernels are",
         .0.display()
     )]
     NoBtf(PathBuf),
     /// There is no KVM.
     #[error(
-        "this host has no KVM: its module is not loaded; `modprobe kvm_intel` or `modprobe \
+        "this host has no KVM, because its module is not loaded: `modprobe kvm_intel` or `modprobe \
          kvm_amd`, or run this on the host that runs the VMs"
     )]
     NoKvm,
-    /// The types of KVM are not known.
+    /// KVM's module has no BTF.
     #[error(
-        "the kvm module of this kernel has no BTF (no {}): it takes a kernel built with \
-         CONFIG_DEBUG_INFO_BTF_MODULES=y, as those of distributions are",
+        "the kvm module of this kernel has no BTF (no {}): boot a kernel built with \
+         CONFIG_DEBUG_INFO_BTF_MODULES=y, as distributions' kernels are",
         .0.display()
     )]
     NoKvmBtf(PathBuf),
     /// The tracepoints of lock contention are missing.
-    #[error("this kernel has no tracepoint lock:contention_begin: it takes Linux 5.19 or later")]
+    #[error("this kernel has no tracepoint lock:contention_begin: boot Linux 5.19 or later")]
     NoContentionTracepoints,
     /// The process may not load BPF programs.
     #[error(
@@ -43,10 +43,10 @@ pub enum ObserverError {
     NotPermitted {
         /// The first capability that is missing.
         missing: &'static str,
-        /// Those that it takes.
+        /// The capabilities that loading takes.
         needed: &'static str,
     },
-    /// Processes have other numbers here.
+    /// Processes have other numbers in this PID namespace.
     #[error(
         "this process is in a PID namespace (a container?), {0}, where VMs have other numbers: run \
          it on the host itself, or give the container the host's (podman: --pid=host)"
@@ -58,73 +58,73 @@ pub enum ObserverError {
     /// The counting program could not be loaded, attached or read.
     #[error("cannot {action} the program that watches vCPUs")]
     Bpf {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// What libbpf said.
+        /// Error from libbpf.
         source: libbpf_rs::Error,
     },
-    /// The collector of an exporter found one of the above.
+    /// The collector of an exporter ended with one of the errors above.
     #[error("nothing can be collected on this machine; the collector says why above")]
     CollectorUnsupported(#[source] std::io::Error),
     /// A request could not be read or an answer not be written.
     #[error("cannot {action}")]
     Io {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// What the system said.
+        /// Error from the system.
         source: std::io::Error,
     },
     /// A file could not be read or written.
     #[error("cannot {action} {}", path.display())]
     File {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// What the system or the format's library said.
+        /// Error from the system or from the format's library.
         source: BoxedError,
     },
-    /// Two files that have to be different are one.
+    /// Two files that have to be different are the same.
     #[error("cannot {action} {}: that is {what}; name another file", path.display())]
     SameFile {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// To which file.
+        /// The file.
         path: PathBuf,
-        /// What it is already.
+        /// Its other use.
         what: &'static str,
     },
-    /// A recording could not be written to its end.
+    /// A recording could not be completed.
     #[error("cannot write all of the recording: only its first {events} events are in {}", path.display())]
     CutShort {
-        /// The file that has them.
+        /// The file with these events.
         path: PathBuf,
-        /// How many.
+        /// Number of events in the file.
         events: u64,
-        /// What the system said.
+        /// Error from the system.
         source: BoxedError,
     },
-    /// A file is not what it is taken for.
+    /// A file is not a recording.
     #[error("{} is no recording of `holdfast record`, or not all of one: {why}", path.display())]
     NotARecording {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error in it.
         why: String,
     },
 }
 
 impl ObserverError {
-    /// Exit code of a program that ended because of one that [is
+    /// Exit code of a program that ended because of an error that [is
     /// unsupported](Self::is_unsupported).
     pub const UNSUPPORTED: u8 = 77;
 
-    /// Would any machine refuse what was asked for?
+    /// Would every machine refuse the request?
     pub fn is_wrong_usage(&self) -> bool {
         matches!(self, Self::SameFile { .. })
     }
 
-    /// Does this machine, or what this process may do, not allow it, so that nothing went wrong?
+    /// Does this machine, or do the rights of this process, not allow the request?
     pub fn is_unsupported(&self) -> bool {
         match self {
             Self::NoBtf(_)
@@ -134,7 +134,7 @@ impl ObserverError {
             | Self::NotPermitted { .. }
             | Self::PidNamespace(_)
             | Self::CollectorUnsupported(_) => true,
-            // That the process has the capabilities is looked at before.
+            // The capabilities of the process have been checked before.
             Self::Discovery(error) => error.is_refused(),
             _ => false,
         }
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_program_is_the_machines_and_a_broken_one_ours() {
+    fn a_refused_program_is_unsupported_and_a_broken_one_is_a_failure() {
         let loading = |errno| {
             let source = libbpf_rs::Error::from_raw_os_error(errno);
             ObserverError::from(DiscoveryError::Bpf { action: "load", hint: "", source })

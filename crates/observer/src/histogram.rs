@@ -8,8 +8,8 @@ use serde::{Serialize, Serializer};
 /// Number of slots; `HF_NR_SLOTS` of `observe.h`.
 pub const NR_SLOTS: usize = 32;
 
-/// Slot `i` counts times of [2^i, 2^(i+1)) ns, slot 0 those of 0 ns, too, the last one all that are
-/// longer. In JSON: an array of them without the zeros at its end.
+/// Slot `i` counts times of [2^i, 2^(i+1)) ns. Slot 0 also counts 0 ns, and the last slot all
+/// longer times. In JSON it is an array of the slots without trailing zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Histogram(pub [u64; NR_SLOTS]);
 
@@ -26,7 +26,7 @@ impl Serialize for Histogram {
 }
 
 impl Histogram {
-    /// Slots up to the last that is not empty.
+    /// Slots up to the last one that is not empty.
     fn used(&self) -> usize {
         self.0.iter().rposition(|count| *count != 0).map_or(0, |last| last + 1)
     }
@@ -46,7 +46,7 @@ impl Histogram {
         Self(std::array::from_fn(|i| f(self.0[i], other.0[i])))
     }
 
-    /// The slot that this share of all times is in or before. None if there are no times.
+    /// The slot of this quantile. None if there are no times.
     pub(crate) fn quantile_slot(&self, share: f64) -> Option<usize> {
         let wanted = self.count() as f64 * share;
         let mut below = 0;
@@ -56,18 +56,18 @@ impl Histogram {
         })
     }
 
-    /// What this share of all times is shorter than: the end of a slot, for where in it they lie is
+    /// Upper bound of this quantile: the end of its slot, because the position within the slot is
     /// not known. At most seven characters.
     pub(crate) fn quantile(&self, share: f64) -> String {
         match self.quantile_slot(share) {
             None => "-".into(),
-            // It counts all that are longer, too.
+            // The last slot also counts all longer times.
             Some(slot) if slot == NR_SLOTS - 1 => format!(">{}", time(1 << slot)),
             Some(slot) => format!("<{}", time(1 << (slot + 1))),
         }
     }
 
-    /// The histogram everyone knows from bcc, at most 78 columns wide.
+    /// A histogram in the form of bcc, at most 78 columns wide.
     pub fn render(&self) -> String {
         const BAR: u64 = 40;
         let mut text = format!("{:>20} {:<10} distribution\n", "time", ": count");
@@ -84,11 +84,12 @@ impl Histogram {
         text
     }
 
-    /// Peaks, from short to long: the slot at the top of each group of times that is set apart from
-    /// others by a valley of less than half its height.
+    /// Peaks, from short to long times: the top slots of the groups that valleys of less than half
+    /// their height separate.
     pub fn modes(&self) -> Vec<usize> {
         let total = self.count();
-        // A peak of less than a hundredth of a percent, or of less than three, may be chance.
+        // A peak of less than a hundredth of a percent, or of fewer than three times, may be
+        // chance.
         let least = (total / 10_000).max(3);
         let mut peaks: Vec<usize> = Vec::new();
         let mut valley = u64::MAX;
@@ -101,7 +102,7 @@ impl Histogram {
                     peaks.push(i);
                     valley = count;
                 }
-                // Still the same mountain.
+                // This slot belongs to the same group.
                 Some(peak) if valley * 2 >= self.0[*peak] || valley * 2 >= count => {
                     if count > self.0[*peak] {
                         *peak = i;
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_times_in_their_slot() {
+    fn counts_a_time_in_its_slot() {
         let mut histogram = Histogram::default();
         for ns in [0, 1, 2, 3, 1024, u64::MAX] {
             histogram.add_ns(ns);
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn is_narrower_than_a_terminal_and_in_json_ends_with_its_last_count() {
+    fn fits_a_terminal_and_has_no_trailing_zeros_in_json() {
         let histogram = of(&[(0, 1), (31, u64::from(u32::MAX))]);
         for line in histogram.render().lines() {
             assert!(line.len() < 80, "{line}");

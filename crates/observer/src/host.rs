@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the host's own interfaces tell, without BPF.
+//! Facts from the host's own interfaces, without BPF.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::error::ObserverError;
 
 pub(crate) const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 const KVM_BTF: &str = "/sys/kernel/btf/kvm";
-/// Absent where KVM is part of the kernel itself.
+/// Missing if KVM is part of the kernel itself.
 const KVM_IS_MODULE: &str = "/sys/module/kvm/initstate";
 
 // include/uapi/linux/capability.h; CAP_SYS_ADMIN implies the first two.
@@ -18,17 +18,17 @@ const CAP_SYS_ADMIN: (u32, &str) = (21, "CAP_SYS_ADMIN");
 const CAP_PERFMON: (u32, &str) = (38, "CAP_PERFMON");
 const CAP_BPF: (u32, &str) = (39, "CAP_BPF");
 
-/// Refuses with a clear sentence where loading a program would fail with an obscure one.
+/// Fails with a clear error where loading a program would fail with an obscure one.
 pub(crate) fn check_bpf() -> Result<(), ObserverError> {
     check_bpf_of("CAP_BPF and CAP_PERFMON")
 }
 
-/// Likewise where there is no KVM to be observed, or its functions cannot be found.
+/// The same, if there is no KVM to observe, or its functions cannot be found.
 pub(crate) fn check_kvm() -> Result<(), ObserverError> {
     let needed = "CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH";
     check_bpf_of(needed)?;
     let is_module = find_kvm(|path| Path::new(path).exists())?;
-    // A module's types are found by number, which takes more than CAP_BPF.
+    // Looking up a module's BTF by its id takes CAP_SYS_ADMIN.
     match missing(&[CAP_SYS_ADMIN]).filter(|_| is_module) {
         Some(missing) => Err(ObserverError::NotPermitted { missing, needed }),
         None => foreign_pid_namespace(&Host::this())
@@ -36,9 +36,10 @@ pub(crate) fn check_kvm() -> Result<(), ObserverError> {
     }
 }
 
-/// Is KVM a module, with types of its own? What is part of the kernel is among the kernel's.
+/// Is KVM a module with BTF of its own? If it is part of the kernel, its types are in the kernel's
+/// BTF.
 fn find_kvm(exists: impl Fn(&str) -> bool) -> Result<bool, ObserverError> {
-    // Built in or a module, it has a directory there as soon as it can run VMs.
+    // Built in or a module, KVM has a directory there as soon as it can run VMs.
     if !exists("/sys/module/kvm") {
         return Err(ObserverError::NoKvm);
     }
@@ -81,8 +82,8 @@ pub(crate) fn first_line(path: &str) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-/// CPU time of a thread and the time it waited for a CPU, in ns, as the scheduler accounts for
-/// them: what KVM itself reports to the guest as steal time.
+/// CPU time of a thread and the time that it waited for a CPU, in ns, as the scheduler accounts for
+/// them. KVM reports the latter to the guest as steal time.
 pub(crate) fn schedstat(pid: u32, tid: u32) -> Option<(u64, u64)> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
     let mut words = text.split_ascii_whitespace().map(str::parse);
@@ -92,14 +93,15 @@ pub(crate) fn schedstat(pid: u32, tid: u32) -> Option<(u64, u64)> {
     }
 }
 
-/// Is there still a thread of this number? (`/proc` lists processes only, but knows threads.)
+/// Does a thread of this number exist? (`/proc` lists processes only, but has entries for threads.)
 pub(crate) fn thread_exists(tid: u32) -> bool {
     Path::new(&format!("/proc/{tid}")).exists()
 }
 
-/// When a process began, in clock ticks since the host booted: with its number, who it is.
+/// Start of a process, in clock ticks since the host booted. With its number it identifies the
+/// process.
 pub(crate) fn process_begin(pid: u32) -> Option<u64> {
-    // What it is called need not be text.
+    // The name need not be UTF-8.
     parse_begin(&String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/stat")).ok()?))
 }
 
@@ -133,7 +135,7 @@ pub(crate) fn realtime_ns() -> u64 {
     clock_ns(libc::CLOCK_REALTIME)
 }
 
-/// When the host booted, in ns since 1970, as far as that is known now.
+/// Time of the host's boot, in ns since 1970, by the clocks at this moment.
 pub(crate) fn boot_ns() -> i64 {
     realtime_ns() as i64 - clock_ns(libc::CLOCK_BOOTTIME) as i64
 }
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_without_types_is_told_from_one_that_is_built_in() {
+    fn a_module_without_btf_differs_from_a_kvm_that_is_built_in() {
         let kvm = |there: &[&str]| find_kvm(|path| there.contains(&path));
         assert!(matches!(kvm(&[]), Err(ObserverError::NoKvm)));
         assert!(matches!(kvm(&["/sys/module/kvm"]), Ok(false)));
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_when_a_process_began() {
+    fn reads_the_start_of_a_process() {
         let stat = "7 (a) (b 1) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 1000 9";
         assert_eq!(parse_begin(stat), Some(4711));
         assert_eq!(parse_begin("7 (short) S 1"), None);
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_its_own_cpu_time() {
+    fn reads_its_own_cpu_time() {
         let pid = std::process::id();
         let (before, _) = schedstat(pid, pid).unwrap();
         assert!(schedstat(pid, pid).unwrap().0 >= before);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Sees what vCPUs are doing when the host takes their CPU away, under any scheduler.
+//! Observes the classes of vCPUs that the host preempts, under any scheduler.
 //!
-//! One model, [`Sample`], and many outputs made from it.
+//! All outputs are made from one model, [`Sample`].
 //!
 //! ```no_run
 //! # fn main() -> Result<(), holdfast_observer::ObserverError> {

@@ -13,12 +13,12 @@ use tokio::time::{sleep, timeout};
 use super::END;
 use crate::error::ObserverError;
 
-/// How long a collector without input may take to end.
+/// Time that a collector may take to end after its input has ended.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
-/// What ends both of us, Ctrl-C in a terminal or systemd, may meet the collector first.
+/// Ctrl-C or systemd, which ends both processes, may reach the collector first.
 const SIGNAL_DELAY: Duration = Duration::from_millis(100);
 
-/// A request for a page: where to send it to.
+/// A request for a page: the channel for the answer.
 pub(super) type Ask = oneshot::Sender<String>;
 
 pub(super) struct Collector {
@@ -39,18 +39,19 @@ impl Collector {
         Ok(Self { child, requests, pages })
     }
 
-    /// Answers requests until the collector ends; says how it did. Those that came before a page
-    /// was begun are answered with it, so that many cost no more than one.
+    /// Answers requests until the collector ends, and returns the way it ended. A page answers all
+    /// requests that came before it was begun, so many requests cost no more than one.
     pub(super) async fn answer(&mut self, mut asked: mpsc::Receiver<Ask>) -> io::Error {
         loop {
             let ask = tokio::select! {
-                // Nobody has asked: all that can come is the end.
+                // Without a request the collector writes nothing, so a read only returns at its
+                // end.
                 line = self.pages.next_line() => return self.ended(line.err()).await,
                 Some(ask) = asked.recv() => ask,
             };
             let mut asks = vec![ask];
             asks.extend(std::iter::from_fn(|| asked.try_recv().ok()));
-            // Who asked may have lost patience while another was answered.
+            // A client may have given up while another one was answered.
             asks.retain(|ask| !ask.is_closed());
             if asks.is_empty() {
                 continue;
@@ -62,10 +63,11 @@ impl Collector {
         }
     }
 
-    /// The next page, however long it takes. Once begun it has to be finished: the rest of a page
-    /// would be taken for the next one.
+    /// Reads the next page without a time limit. A page that is begun has to be read to its end, or
+    /// its rest would be taken for the next page.
     pub(super) async fn page(&mut self) -> io::Result<String> {
-        // A request that cannot be written has no answer either: the end is found there.
+        // A request that cannot be written has no answer either: reading the answer then finds the
+        // collector's end.
         if let Some(requests) = &mut self.requests {
             let _ = requests.write_all(b"\n").await;
         }
@@ -80,7 +82,7 @@ impl Collector {
         }
     }
 
-    /// Of kind `Unsupported` if the collector says so.
+    /// Of kind `Unsupported` if the collector's exit code says so.
     async fn ended(&mut self, error: Option<io::Error>) -> io::Error {
         sleep(SIGNAL_DELAY).await;
         error.unwrap_or(match timeout(END_TIMEOUT, self.child.wait()).await {
@@ -96,8 +98,8 @@ impl Collector {
         })
     }
 
-    /// The end of its input ends it; it could not be killed by one without rights. What it attached
-    /// is gone then, but a stuck one is not waited for.
+    /// Closing its input ends the collector; a server without rights cannot kill it. Its programs
+    /// are detached when it has ended. The server does not wait for a collector that hangs.
     pub(super) async fn end(mut self) {
         drop(self.requests.take());
         let _ = timeout(END_TIMEOUT, self.child.wait()).await;

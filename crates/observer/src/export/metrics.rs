@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A sample in Prometheus' text format. The names of the metrics are here and nowhere else.
+//! A sample in Prometheus' text format. This module defines the names of all metrics.
 //!
-//! Counters are sums over the vCPUs of a VM: a series per vCPU would be too many on a large host.
-//! Metrics of the host as a whole have its `nodename`. All exporters have the same address, and
-//! rules still tell hosts apart whose names the server does not know.
+//! Counters are sums over the vCPUs of a VM: series per vCPU would be too many on a large host.
+//! Metrics of the host as a whole have its `nodename`: all exporters have the same address, and
+//! rules distinguish hosts by `nodename` where the server does not know their names.
 
 use std::fmt::Write;
 
@@ -20,15 +20,15 @@ const BUCKET_STEP: usize = 2;
 type Value = fn(&Counters) -> f64;
 type Values = fn(&Counters) -> ByClass;
 
-/// The exporter has them counted.
+/// The exporter turns these counters on.
 fn kvm(c: &Counters) -> KvmCounters {
     c.kvm.unwrap_or_default()
 }
 
-/// Counters that are known where the kernel accounts for them, while the VM's threads live.
+/// Counters that are known if the kernel accounts for them, while the VM's threads live.
 const OF_TIMED_VMS: [(&str, &str, Value); 2] = [
     ("holdfast_vcpu_run_seconds_total", "CPU time of vCPUs.", |c| c.run_ns as f64 / 1e9),
-    ("holdfast_vcpu_steal_seconds_total", "Time that vCPUs wanted to run and had no CPU.", |c| {
+    ("holdfast_vcpu_steal_seconds_total", "Time that vCPUs were runnable and had no CPU.", |c| {
         c.steal_ns as f64 / 1e9
     }),
 ];
@@ -88,15 +88,13 @@ const OF_READABLE_VMS: [(&str, &str, Value); 6] = [
 ];
 
 const SAMPLES: (&str, &str, Values) =
-    ("holdfast_vcpu_clock_samples_total", "What the sampling clock found running vCPUs do.", |c| {
+    ("holdfast_vcpu_clock_samples_total", "Clock samples of running vCPUs, by class.", |c| {
         c.samples
     });
-const PREEMPTED: (&str, &str) = (
-    "holdfast_vcpu_preempted_seconds",
-    "How long preempted vCPUs stayed off the CPU, by what they were doing.",
-);
+const PREEMPTED: (&str, &str) =
+    ("holdfast_vcpu_preempted_seconds", "Off-CPU time of preempted vCPUs, by class.");
 
-/// The page that Prometheus scrapes at the host `nodename`; `scheduler` as of
+/// The page that Prometheus scrapes from the host `nodename`; `scheduler` as of
 /// [`holdfast_checks::loaded_scheduler`].
 pub(super) fn render(sample: &Sample, nodename: &str, scheduler: Option<&str>) -> String {
     let mut page = Page::default();
@@ -108,7 +106,7 @@ pub(super) fn render(sample: &Sample, nodename: &str, scheduler: Option<&str>) -
         page.head(
             name,
             "gauge",
-            "The sched_ext scheduler that is loaded; with an empty label none.",
+            "The sched_ext scheduler that is loaded; an empty label means none.",
         );
         page.line(name, &[("scheduler", scheduler), nodename], 1.0);
     }
@@ -161,7 +159,8 @@ pub(super) fn render(sample: &Sample, nodename: &str, scheduler: Option<&str>) -
     page.0
 }
 
-/// Classes that are known of a VM: a zero means that nothing happened, not that nothing was seen.
+/// Classes whose counters are known for a VM: a zero means that nothing happened, and not that
+/// nothing was measured.
 fn classes(vm: &VmSample) -> impl Iterator<Item = VcpuClass> + use<> {
     let readable = vm.is_readable();
     VcpuClass::ALL.into_iter().filter(move |class| readable || *class == VcpuClass::Unknown)
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_absent() {
+    fn counters_that_are_not_known_are_absent() {
         let mut sample = sample(1, 7, 30);
         sample.vms[0].vcpus[0].readable = false;
         let page = render(&sample, "a", None);
@@ -263,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn promtool_has_no_complaint() {
+    fn promtool_accepts_the_page() {
         use std::process::{Command, Stdio};
         let Some(promtool) = tools::find("promtool", &["--version"], "promtool") else { return };
         let mut promtool = Command::new(promtool)

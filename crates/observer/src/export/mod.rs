@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `holdfast export`: metrics for Prometheus, from two processes.
 //!
-//! The *collector* has the rights it takes to load BPF programs, and talks to nobody but its
-//! parent, through a pipe: a line asks it for a page. The *server* talks to the network and has no
-//! rights.
+//! The *collector* has the rights for loading BPF programs, and talks only to its parent, through a
+//! pipe: each line requests a page. The *server* talks to the network and has no rights.
 
 mod collector;
 mod metrics;
@@ -36,14 +35,15 @@ use crate::stop;
 
 /// Ends a page on the pipe; a comment to Prometheus.
 const END: &str = "# EOF";
-/// Each look takes a CPU from somebody for a moment: not more often than a new VM needs.
+/// Each poll takes a CPU from another task for a moment, so it is no more frequent than a new VM
+/// needs.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 fn io_error(action: &'static str) -> impl Fn(io::Error) -> ObserverError {
     move |source| ObserverError::Io { action, source }
 }
 
-/// Collects, and prints a page for each line that it reads, until its input ends.
+/// Runs the collector: prints a page for each line that it reads, until its input ends.
 pub fn collect(frequency_hz: u32, btf: &[BtfFiles]) -> Result<(), ObserverError> {
     let (mut discovery, mut program) = (Storage::default(), Storage::default());
     let options = Options { frequency_hz, ..Options::COUNTERS };
@@ -75,7 +75,7 @@ pub fn collect(frequency_hz: u32, btf: &[BtfFiles]) -> Result<(), ObserverError>
     }
 }
 
-/// Serves `/metrics` at `address`, from a collector of its own, until somebody interrupts.
+/// Serves `/metrics` at `address`, from a collector of its own, until a signal ends it.
 pub fn export(
     address: SocketAddr,
     frequency_hz: u32,
@@ -86,7 +86,7 @@ pub fn export(
     run(address, collector_command(&program, frequency_hz, btf))
 }
 
-/// What starts the collector.
+/// The command that starts the collector.
 fn collector_command(program: &Path, frequency_hz: u32, btf: &[BtfFiles]) -> Command {
     let mut collector = Command::new(program);
     collector.args(["export", "--collect", "--frequency", &frequency_hz.to_string()]);
@@ -101,7 +101,8 @@ fn collector_command(program: &Path, frequency_hz: u32, btf: &[BtfFiles]) -> Com
 fn run(address: SocketAddr, collector: Command) -> Result<(), ObserverError> {
     let listener =
         TcpListener::bind(address).map_err(io_error("listen; is another exporter running?"))?;
-    // Of one thread: rights are each thread's own, and are given up by this one.
+    // The runtime has one thread: each thread has rights of its own, and only this one gives them
+    // up.
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -113,7 +114,7 @@ async fn supervise(listener: TcpListener, collector: Command) -> Result<(), Obse
     let mut interrupt = catch(SignalKind::interrupt())?;
     let mut terminate = catch(SignalKind::terminate())?;
     let mut hangup = catch(SignalKind::hangup())?;
-    // Descriptors are closed on exec: the collector has nothing of the network.
+    // Descriptors are closed on exec, so the collector has no socket.
     let mut collector = Collector::start(collector).map_err(io_error("start the collector"))?;
     rights::drop_all().map_err(io_error("give up rights"))?;
     let result = tokio::select! {
@@ -127,7 +128,7 @@ async fn supervise(listener: TcpListener, collector: Command) -> Result<(), Obse
     result
 }
 
-/// A signal that ends it; none if whoever started this has it ignored, as nohup(1) does.
+/// Waits for a signal; for ever if the parent process has made it ignored, as nohup(1) does.
 fn catch(kind: SignalKind) -> Result<Option<Signal>, ObserverError> {
     if stop::is_ignored(kind.as_raw_value()) {
         return Ok(None);
@@ -142,8 +143,8 @@ async fn caught(signal: &mut Option<Signal>) {
     }
 }
 
-/// Says where it serves. Nobody has to be there to read it: nor does it wait where somebody is, and
-/// reads nothing.
+/// Prints the address. A standard output that is closed is no failure, and one that is not read
+/// does not block the server.
 fn greet(address: SocketAddr) {
     let out = io::stdout();
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -152,9 +153,9 @@ fn greet(address: SocketAddr) {
     }
 }
 
-/// Serves for as long as there is a collector to serve from.
+/// Serves until the collector ends.
 async fn serve(listener: TcpListener, collector: &mut Collector) -> ObserverError {
-    // It has rights to attach, or it says why not and ends. That may take long.
+    // The collector attaches its programs, or prints its error and ends. That may take long.
     if let Err(error) = collector.page().await {
         return match error.kind() {
             io::ErrorKind::Unsupported => ObserverError::CollectorUnsupported(error),

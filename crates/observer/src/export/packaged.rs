@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What `packaging/` has for Prometheus and Grafana: rules and a dashboard that name what is
-//! exported.
+//! Tests the rules for Prometheus and the dashboard for Grafana in `packaging/`: they name exported
+//! series only.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -13,7 +13,7 @@ const PROMETHEUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/p
 const RULES: &str = include_str!("../../../../packaging/prometheus/holdfast.rules.yml");
 const DASHBOARD: &str = include_str!("../../../../packaging/grafana/holdfast.json");
 
-/// Series that there are: those that are exported, and those that rules record.
+/// All series: those that are exported, and those that rules record.
 fn series() -> BTreeSet<String> {
     let page = render(&sample(1, 7, 30), "a", Some("holdfast"));
     let mut names = BTreeSet::new();
@@ -30,7 +30,8 @@ fn series() -> BTreeSet<String> {
     names
 }
 
-/// Expressions of the rules: what follows `expr:` on its line, or is indented further below it.
+/// Expressions of the rules: the text after `expr:` on its line, or the lines below it that are
+/// indented further.
 fn expressions_of_rules() -> Vec<String> {
     let indent = |line: &str| line.len() - line.trim_start().len();
     let lines: Vec<&str> = RULES.lines().collect();
@@ -50,7 +51,7 @@ fn expressions_of_panels() -> Vec<String> {
     targets.map(|it| it["expr"].as_str().unwrap().replace("$__rate_interval", "5m")).collect()
 }
 
-/// What the dashboard's menus ask for: `label_values(SERIES, LABEL)`.
+/// Queries of the dashboard's menus: `label_values(SERIES, LABEL)`.
 fn series_of_menus() -> Vec<String> {
     let dashboard: serde_json::Value = serde_json::from_str(DASHBOARD).unwrap();
     let menus = dashboard["templating"]["list"].as_array().unwrap().iter();
@@ -111,7 +112,8 @@ fn rules_and_dashboard_name_only_what_is_exported() {
     }
 }
 
-/// Which labels tell hosts apart is up to the server: only the exporter's own may be dropped.
+/// The server's configuration chooses the labels that distinguish hosts, so only the exporter's own
+/// labels may be dropped.
 #[test]
 fn rules_and_dashboard_keep_hosts_apart() {
     let merges = |expression: &str| expression.contains("by (") || expression.contains("on (");
@@ -119,7 +121,7 @@ fn rules_and_dashboard_keep_hosts_apart() {
         assert!(!merges(&expression), "{expression}");
     }
     let dashboard: serde_json::Value = serde_json::from_str(DASHBOARD).unwrap();
-    // A panel that is repeated is of one host.
+    // A repeated panel shows one host.
     let panels = dashboard["panels"].as_array().unwrap().iter();
     for panel in panels.filter(|panel| panel["repeat"] != "instance") {
         for target in panel["targets"].as_array().unwrap() {
@@ -133,7 +135,7 @@ fn rules_and_dashboard_keep_hosts_apart() {
 /// The rules, their tests, the server's configuration, and the dashboard's expressions as if they
 /// were rules.
 #[test]
-fn promtool_has_no_complaint_about_what_is_packaged() {
+fn promtool_accepts_the_packaged_files() {
     let Some(promtool) = tools::find("promtool", &["--version"], "promtool") else { return };
     let dir = tempfile::tempdir().unwrap();
     let rule = |(i, expr)| serde_json::json!({ "record": format!("panel:{i}"), "expr": expr });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The server gives up what it may do.
+//! Gives up the server's rights.
 
 use std::{fs, io};
 
@@ -9,16 +9,16 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities,
 };
 
-/// The user and group that own nothing.
+/// The user and group `nobody`.
 const NOBODY: u32 = 65534;
 
-/// Gives up every capability, and root's user and groups, for good. It is an error if anything is
-/// left, in other threads too.
+/// Gives up every capability, and root's user and groups, for good. A right that is left, also in
+/// another thread, is an error.
 pub(super) fn drop_all() -> io::Result<()> {
     nix::sys::prctl::set_no_new_privs()?;
     clear_ambient_capability_set()?;
-    // That takes CAP_SETPCAP, which a service may lack. The set only limits what programs may be
-    // given, and no program is given anything any more.
+    // Dropping the bounding set takes CAP_SETPCAP, which a service may lack. The set only limits
+    // the capabilities that an exec may add, and `no_new_privs` rules these out.
     for bit in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << bit);
         if remove_capability_from_bounding_set(capability).is_err() {
@@ -30,7 +30,7 @@ pub(super) fn drop_all() -> io::Result<()> {
         setgid(Gid::from_raw(NOBODY))?;
         setuid(Uid::from_raw(NOBODY))?;
     }
-    // A user other than root may have been given capabilities, and keeps them until here.
+    // A user other than root may have been given capabilities, and loses them here.
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
     for thread in fs::read_dir("/proc/self/task")? {
@@ -42,7 +42,7 @@ pub(super) fn drop_all() -> io::Result<()> {
     Ok(())
 }
 
-/// A line of a thread's `status` that tells of a right.
+/// A line of a thread's `status` that shows a right.
 fn left(status: &str) -> Option<&str> {
     status.lines().find(|line| {
         let Some((name, value)) = line.split_once(':') else { return false };

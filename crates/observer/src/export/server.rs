@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! HTTP for whoever can reach the port, which every user of this machine can: what one client may
-//! take, of time, memory and descriptors, is limited.
+//! HTTP server. Every user of this machine can reach the port, so the time, memory and descriptors
+//! that a client may use are limited.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,26 +19,26 @@ use tokio::time::{sleep, timeout};
 
 use super::collector::Ask;
 
-/// More than that and one is dropped, see [`Stage::is_in_the_way`].
+/// Limit of connections. At the limit one is dropped, see [`Stage::is_in_the_way`].
 pub(super) const MAX_CONNECTIONS: usize = 16;
-/// A scraper asks once it is connected: it may be descheduled between, but not for long. All that
-/// may be connected and ask nothing hold up the next for no longer than this.
+/// A scraper sends its request once it is connected; it may be preempted in between, but not for
+/// long. Connections without a request delay the next one for no longer than this.
 const ASK_TIMEOUT: Duration = Duration::from_millis(100);
 /// A scraper reads its page at once.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
-/// Between looks whether there is room, where each connection waits for its page.
+/// Interval between checks for room, while every connection waits for its page.
 const ROOM_INTERVAL: Duration = Duration::from_millis(10);
 /// Hyper's smallest; a scraper's header has some 300 bytes.
 const MAX_HEADER_BYTES: usize = 8192;
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Less than the 10 s after which Prometheus gives up, so that it is told why.
+/// Less than Prometheus' timeout of 10 s, so that Prometheus gets the reason.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(8);
-/// All of it: header, page and writing.
+/// The whole connection: header, page and writing.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(15);
-/// After an error of accept(), such as too many open files: those time out.
+/// Pause after an error of accept(), such as too many open files; connections time out meanwhile.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Serves pages, for which it asks the collector.
+/// Serves pages from the collector.
 pub(super) async fn serve(listener: TcpListener, collector: mpsc::Sender<Ask>) -> Infallible {
     let mut connections: Vec<Connection> = Vec::new();
     loop {
@@ -51,19 +51,19 @@ pub(super) async fn serve(listener: TcpListener, collector: mpsc::Sender<Ask>) -
         let conversation = converse(stream, collector.clone(), Arc::clone(&stage));
         let task = tokio::spawn(timeout(CONNECTION_TIMEOUT, conversation)).abort_handle();
         connections.push(Connection { task, stage });
-        // Who has asked already is heard before the next is let in, however many there are.
+        // Requests that have arrived are read before the next connection is accepted.
         yield_now().await;
     }
 }
 
-/// How far a connection is.
+/// The stage of a connection.
 #[derive(Clone, Copy)]
 enum Stage {
-    /// There is no whole request since it connected.
+    /// It has connected, and sent no whole request yet.
     Asking(Instant),
     /// It waits for its page, for no longer than [`PAGE_TIMEOUT`].
     Waiting,
-    /// It has been given its answer then.
+    /// It has been given its answer.
     Reading(Instant),
 }
 
@@ -73,9 +73,9 @@ struct Connection {
 }
 
 impl Stage {
-    /// May another one have its place at `now`? A scraper asks and reads at once: it is not kept
-    /// out by those that ask nothing or read nothing, and not dropped while it is answered, whoever
-    /// else connects.
+    /// May another connection take its place at `now`? Scrapers send and read at once: connections
+    /// that send or read nothing do not keep a scraper out, and no other client gets a scraper
+    /// dropped that is being answered.
     fn is_in_the_way(self, now: Instant) -> bool {
         let lasts_longer = |since, limit| now.saturating_duration_since(since) > limit;
         match self {
@@ -92,7 +92,7 @@ impl Connection {
     }
 }
 
-/// Waits until there are fewer than may be; drops the oldest of those that are in the way.
+/// Waits until there is room for a connection, and drops the oldest of those that are in the way.
 async fn make_room(connections: &mut Vec<Connection>) {
     loop {
         connections.retain(|connection| !connection.task.is_finished());
@@ -116,7 +116,7 @@ async fn converse(stream: TcpStream, collector: mpsc::Sender<Ask>, stage: Arc<Mu
         enter(Stage::Reading(Instant::now()));
         response
     });
-    // A client that went away or talks nonsense is no failure of ours.
+    // A client that disconnects or sends nonsense is no failure of the server.
     let _ = http1::Builder::new()
         .keep_alive(false)
         .timer(TokioTimer::new())
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_just_connected_or_is_answered_keeps_the_place() {
+    fn a_new_connection_and_one_being_answered_are_not_dropped() {
         let start = Instant::now();
         let after = |ms| start + Duration::from_millis(ms);
         assert!(!Stage::Asking(start).is_in_the_way(after(90)));

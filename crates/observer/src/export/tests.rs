@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The exporter as a process of its own, with a script for a collector: what clients, collectors
-//! and signals do to it. Deadlines are far beyond what a loaded machine takes.
+//! Tests the exporter as a process of its own, with a script as its collector: effects of clients,
+//! collectors and signals. Deadlines are far longer than a loaded machine needs.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -29,7 +29,7 @@ const SCRAPE: &str = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
 
 /// Collectors.
 const GOOD: &str = "while read x; do echo holdfast_x 1; echo '# EOF'; done";
-/// More than all buffers of the kernel, and made in no time.
+/// A page larger than all buffers of the kernel, and made quickly.
 const LARGE: &str = "while read x; do head -c 16000000 /dev/zero | tr '\\0' x; echo
     echo holdfast_x 1; echo '# EOF'; done";
 const SILENT: &str = "echo started >&2; cat >/dev/null";
@@ -37,16 +37,16 @@ const SILENT: &str = "echo started >&2; cat >/dev/null";
 const COLLECTOR: &str = "HOLDFAST_TEST_COLLECTOR";
 const ADDRESS: &str = "HOLDFAST_TEST_ADDRESS";
 const START_AS: &str = "HOLDFAST_TEST_START_AS";
-/// Before its process id in its output.
+/// Text before its process id in its output.
 const PID: &str = "the server is process ";
 
-/// Not a test of its own, but the process that the others start.
+/// Not a test of its own: the other tests start this process.
 #[test]
 #[ignore = "the other tests start it"]
 fn server() {
     let Ok(script) = env::var(COLLECTOR) else { return };
-    // The test harness has two threads, the exporter has one.
-    // SAFETY: the other thread waits for this one, and holds nothing.
+    // The test harness has two threads, the exporter has one. SAFETY: the other thread waits for
+    // this one, and holds no lock.
     if let ForkResult::Parent { child } = unsafe { fork() }.unwrap() {
         match waitpid(child, None).unwrap() {
             WaitStatus::Exited(_, code) => std::process::exit(code),
@@ -85,7 +85,7 @@ fn server() {
             if error.is_unsupported() { ObserverError::UNSUPPORTED.into() } else { 1 }
         }
     };
-    // Past the test harness, whose exit codes are others.
+    // Exits without the test harness, which has other exit codes.
     std::process::exit(code)
 }
 
@@ -105,7 +105,7 @@ fn become_user_with_capabilities() {
 }
 
 struct Server {
-    /// The harness, which ends as the server does.
+    /// The harness, which ends in the same way as the server.
     process: Child,
     pid: Pid,
     stdout: BufReader<ChildStdout>,
@@ -154,7 +154,7 @@ impl Server {
         stream
     }
 
-    /// The whole answer to a request; nothing if the connection was closed.
+    /// The whole answer to a request; empty if the connection was closed.
     fn ask(&self, request: &str) -> String {
         let mut stream = self.connect();
         let _ = stream.write_all(request.as_bytes());
@@ -169,7 +169,7 @@ impl Server {
         eventually("the server ends", || self.process.try_wait().unwrap())
     }
 
-    /// How it ended by itself, and what it said.
+    /// Its exit code and its output, after it ended by itself.
     fn end(&mut self) -> (ExitStatus, String) {
         let status = self.wait();
         let mut said = String::new();
@@ -177,7 +177,8 @@ impl Server {
         (status, said)
     }
 
-    /// It still serves, and ends when it is told to, while the clients of the test are still there.
+    /// Checks that it still serves, and ends on a signal, while the clients of the test are still
+    /// connected.
     fn stays_well(mut self) {
         assert!(self.ask(SCRAPE).starts_with("HTTP/1.1 200 OK\r\n"));
         self.ends_on(Signal::TERM);
@@ -207,7 +208,7 @@ impl Drop for Server {
     }
 }
 
-/// The rest of the line that has this in it.
+/// The rest of the line after this text.
 fn find(output: &mut impl BufRead, what: &str) -> Option<String> {
     output.lines().find_map(|line| Some(line.unwrap().split_once(what)?.1.to_owned()))
 }
@@ -238,7 +239,7 @@ fn eventually<T>(what: &str, mut happens: impl FnMut() -> Option<T>) -> T {
 
 fn is_root() -> bool {
     if !geteuid().is_root() {
-        eprintln!("SKIPPED: takes root");
+        eprintln!("SKIPPED: needs root");
     }
     geteuid().is_root()
 }
@@ -255,7 +256,7 @@ fn the_collector_gets_the_btf_of_guests() {
 }
 
 #[test]
-fn answers_what_it_knows() {
+fn answers_known_requests() {
     let server = Server::start(GOOD);
     for (request, status, end) in [
         ("GET /metrics", "200 OK", "\r\n\r\nholdfast_x 1\n"),
@@ -281,7 +282,7 @@ fn answers_what_it_knows() {
 }
 
 #[test]
-fn bodies_that_are_promised_are_not_waited_for() {
+fn does_not_wait_for_announced_bodies() {
     let server = Server::start(GOOD);
     let mut clients = Vec::new();
     for length in ["5000", "60000000000", "9223372036854775808", "18446744073709551615"] {
@@ -299,7 +300,7 @@ fn bodies_that_are_promised_are_not_waited_for() {
 }
 
 #[test]
-fn who_reads_nothing_holds_up_nobody_and_is_dropped() {
+fn a_client_that_reads_nothing_delays_no_other_and_is_dropped() {
     let server = Server::start(LARGE);
     let mut client = server.connect();
     client.write_all(SCRAPE.repeat(50).as_bytes()).unwrap();
@@ -314,13 +315,13 @@ fn a_header_without_end_is_cut_off() {
     let mut client = server.connect();
     client.write_all(b"GET / HTTP/1.1\r\nX: ").unwrap();
     let piece = [b'a'; 1 << 16];
-    // More than all buffers of the kernel.
+    // More than all buffers of the kernel hold.
     assert!((0..1024).any(|_| client.write_all(&piece).is_err()), "64 MiB of header were taken");
     server.stays_well();
 }
 
 #[test]
-fn who_asks_nothing_is_dropped() {
+fn a_client_that_sends_no_request_is_dropped() {
     let server = Server::start(GOOD);
     let (mut idle, mut slow) = (server.connect(), server.connect());
     slow.write_all(b"GET / HTTP/1.1\r\n").unwrap();
@@ -330,7 +331,7 @@ fn who_asks_nothing_is_dropped() {
 }
 
 #[test]
-fn many_idle_connections_keep_nobody_out() {
+fn many_idle_connections_keep_no_client_out() {
     let server = Server::start_as("", GOOD, "ulimit -n 64");
     let idle: Vec<TcpStream> = (0..300).map(|_| server.connect()).collect();
     assert!(server.ask(SCRAPE).ends_with("holdfast_x 1\n"));
@@ -339,12 +340,12 @@ fn many_idle_connections_keep_nobody_out() {
     drop(idle);
 }
 
-/// Each page takes a second and tells its number, the first of which nobody asks for.
+/// Each page takes a second and has its number in it. The server itself requests the first.
 const SLOW: &str =
     "n=0; while read x; do n=$((n+1)); [ $n = 1 ] || sleep 1; echo page $n; echo '# EOF'; done";
 
 #[test]
-fn who_is_being_answered_is_not_dropped_for_others() {
+fn a_client_being_answered_is_not_dropped_for_others() {
     let server = Server::start(SLOW);
     let mut scraper = server.connect();
     scraper.write_all(SCRAPE.as_bytes()).unwrap();
@@ -357,8 +358,8 @@ fn who_is_being_answered_is_not_dropped_for_others() {
 #[test]
 fn many_scrapers_cost_no_more_than_one() {
     let server = Server::start(SLOW);
-    // More than may be connected at once. Each has asked before the next connects, however slow we
-    // are.
+    // More clients than may be connected at once. Each sends its request before the next connects,
+    // on a slow machine, too.
     let scrapers = [0; 40].map(|_| {
         let mut scraper = server.connect();
         scraper.write_all(SCRAPE.as_bytes()).unwrap();
@@ -367,21 +368,21 @@ fn many_scrapers_cost_no_more_than_one() {
     for mut scraper in scrapers {
         let answer = answer(&mut scraper);
         let (_, number) = answer.rsplit_once("page ").unwrap_or_else(|| panic!("{answer:?}"));
-        // The first, and then all that there is room for.
+        // One page for the first client, and one for all others that there is room for.
         assert!(number.trim().parse::<u32>().unwrap() <= 10, "{answer}");
     }
     server.stays_well();
 }
 
 #[test]
-fn those_that_read_nothing_keep_nobody_out() {
+fn clients_that_read_nothing_keep_no_client_out() {
     let server = Server::start(LARGE);
     let mut clients: Vec<TcpStream> = (0..16).map(|_| server.connect()).collect();
     for client in &mut clients {
         client.write_all(SCRAPE.as_bytes()).unwrap();
     }
     assert!(server.ask(SCRAPE).ends_with("holdfast_x 1\n"));
-    // It was not that all of them were dropped for the time they took: the last one still is there.
+    // The clients were not all dropped by the timeout: the last one is still connected.
     for _ in 0..3 {
         clients[15].write_all(b"x").unwrap();
         thread::sleep(Duration::from_millis(50));
@@ -390,10 +391,10 @@ fn those_that_read_nothing_keep_nobody_out() {
 }
 
 #[test]
-fn running_out_of_descriptors_is_survived() {
+fn serves_again_after_running_out_of_descriptors() {
     let server = Server::start_as("", GOOD, "ulimit -n 24");
     let idle: Vec<TcpStream> = (0..30).map(|_| server.connect()).collect();
-    // Those that were there first have to time out.
+    // The first connections have to time out.
     eventually("it serves again", || server.ask(SCRAPE).contains("200 OK").then_some(()));
     server.stays_well();
     drop(idle);
@@ -415,7 +416,7 @@ fn a_collector_that_cannot_start_is_an_error() {
 }
 
 #[test]
-fn a_collector_on_a_machine_that_cannot_do_it_makes_the_server_end_as_it_did() {
+fn the_server_ends_with_the_exit_code_of_an_unsupported_collector() {
     let (status, said) = Server::spawn("", "exit 77", "", "127.0.0.1:0").end();
     assert_eq!(status.code(), Some(77));
     assert!(said.contains("the collector says why above"), "{said}");
@@ -438,7 +439,7 @@ fn a_stuck_collector_makes_scrapes_fail_and_nothing_else() {
 }
 
 #[test]
-fn a_late_page_goes_to_nobody_else() {
+fn a_late_page_goes_to_no_other_client() {
     let collector = "n=0; while read x; do n=$((n+1)); [ $n = 2 ] && sleep 10
         echo page $n; echo end $n; echo '# EOF'; done";
     let server = Server::start(collector);
@@ -450,8 +451,8 @@ fn a_late_page_goes_to_nobody_else() {
 }
 
 #[test]
-fn signals_end_it_whatever_the_collector_does() {
-    // It attaches, and goes on attaching.
+fn signals_end_the_server_in_every_state_of_the_collector() {
+    // This collector never finishes attaching.
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let mut server = Server::spawn("", SILENT, "", "127.0.0.1:0");
         let mut said = String::new();
@@ -459,7 +460,7 @@ fn signals_end_it_whatever_the_collector_does() {
         assert_eq!(said, "started\n");
         server.ends_on(signal);
     }
-    // It does not even see that its input has ended.
+    // This collector does not notice that its input has ended.
     let stuck = format!("read x; echo '# EOF'; exec sleep {}", DEADLINE.as_secs() * 2);
     let mut server = Server::start(&stuck);
     let start = Instant::now();
@@ -468,7 +469,7 @@ fn signals_end_it_whatever_the_collector_does() {
 }
 
 #[test]
-fn a_signal_that_is_ignored_does_not_end_it() {
+fn an_ignored_signal_does_not_end_the_server() {
     let server = Server::start_as("", GOOD, "trap '' HUP INT");
     server.signal(Signal::HUP);
     server.signal(Signal::INT);
@@ -479,7 +480,7 @@ fn a_signal_that_is_ignored_does_not_end_it() {
 }
 
 #[test]
-fn nobody_has_to_read_the_greeting() {
+fn an_unread_greeting_does_not_block_the_server() {
     for output in ["full output", "blocked output"] {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let server = Server::spawn(output, GOOD, "", &address);
@@ -497,7 +498,7 @@ fn root_gives_up_everything_and_its_collector_does_not() {
     assert_eq!(server.status("Uid"), ["65534\t65534\t65534\t65534"]);
     assert_eq!(server.status("Gid"), ["65534\t65534\t65534\t65534"]);
     assert_eq!(server.status("Groups"), [""]);
-    // The environment of the test may lack CAP_SETPCAP.
+    // The test itself may lack CAP_SETPCAP.
     let may_shrink = line_of(&fs::read_to_string("/proc/self/status").unwrap(), "CapEff");
     if u64::from_str_radix(&may_shrink, 16).unwrap() >> 8 & 1 == 1 {
         assert_eq!(server.status("CapBnd"), ["0000000000000000"]);
