@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the operator calls a VM: from its VMM's command line, else from its control group.
+//! The operator's name of a VM: from its VMM's command line, else from its control group.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -9,10 +9,10 @@ use holdfast_checks::steers;
 /// Longest name that is shown.
 pub(crate) const NAME_CHARS: usize = 64;
 
-/// So much of a command line is read: its process decides its length, up to all of its memory.
+/// Bytes of a command line that are read. The process chooses its length, up to all of its memory.
 const CMDLINE_MAX: u64 = 128 << 10;
 
-/// Name of the VM whose VMM is this process, where it has one.
+/// Name of the VM of this process, if it has one.
 pub(crate) fn vm_name(pid: u32) -> Option<String> {
     let args = cmdline(pid);
     let program = program(&executable(pid).unwrap_or_default(), &args);
@@ -43,8 +43,8 @@ fn beginning(path: &str, max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The file that a process executes. Where that cannot be read, `comm`: cut off after 15 bytes, and
-/// set at will (prctl(2), QEMU's `-name process=`).
+/// The file that a process executes. If that cannot be read, `comm`, which is cut off after 15
+/// bytes and which the process may change (prctl(2), QEMU's `-name process=`).
 fn executable(pid: u32) -> Option<String> {
     let exe = fs::read_link(format!("/proc/{pid}/exe"));
     let exe = exe.map(|path| path.to_string_lossy().into_owned());
@@ -52,7 +52,7 @@ fn executable(pid: u32) -> Option<String> {
     exe.or_else(|_| comm().map(|comm| String::from_utf8_lossy(&comm).trim().to_owned())).ok()
 }
 
-/// Name of the program in this file. A dynamic loader (ld.so(8)) is not it, but what it has loaded.
+/// Name of the program in this file. For a dynamic loader (ld.so(8)) it is the loaded program.
 fn program(executable: &str, args: &[String]) -> String {
     let path = executable.strip_suffix(" (deleted)").unwrap_or(executable);
     let is_loader =
@@ -61,14 +61,14 @@ fn program(executable: &str, args: &[String]) -> String {
     if is_loader(name) {
         name = loaded(args).map_or(name, file_name);
     }
-    // The wrappers of Nix move the program aside.
+    // Wrappers of Nix rename the program.
     let wrapped = name.strip_prefix('.').and_then(|name| name.strip_suffix("-wrapped"));
     wrapped.unwrap_or(name).to_owned()
 }
 
-/// The program that a loader was told to load: the first argument after its own options.
+/// The program that a loader has loaded: the first argument after its own options.
 fn loaded(args: &[String]) -> Option<&str> {
-    /// Those of glibc and musl with a value.
+    /// Options of glibc's and musl's loaders with a value.
     const WITH_VALUE: [&str; 7] = [
         "--argv0",
         "--audit",
@@ -93,8 +93,8 @@ fn file_name(path: &str) -> &str {
     path.rsplit_once('/').map_or(path, |(_, name)| name)
 }
 
-/// The name given on the command line; else that of the machine's scope; else that of the socket
-/// which the VMM is spoken to through.
+/// The name on the command line; else the name of the machine's scope; else the name of the VMM's
+/// control socket.
 fn name_of(program: &str, args: &[String], groups: &str) -> Option<String> {
     let args = args.get(1..).unwrap_or_default();
     let is_some = |name: &String| !name.is_empty();
@@ -107,12 +107,13 @@ fn name_of(program: &str, args: &[String], groups: &str) -> Option<String> {
 fn given_name(program: &str, args: &[String]) -> Option<String> {
     let is_qemu = program.contains("qemu") || program == "kvm";
     let is_kvmtool = program.starts_with("lkvm") || program == "kvmtool" || program == "vm";
-    // QEMU takes two dashes for one, but no `=` after the option; of several names the last counts.
+    // QEMU accepts two dashes for one, but no `=` after the option; of several names the last
+    // counts.
     let is_qemu_name = |arg: &str| arg == "-name" || is_qemu && arg == "--name";
     let values = args.windows(2).filter(|pair| is_qemu_name(&pair[0])).map(|pair| &pair[1]);
     match values.filter_map(|value| qemu_guest(value)).next_back() {
         None if is_qemu => None,
-        // Firecracker, to which its jailer gives `--id=`.
+        // Firecracker, whose jailer adds `--id=`.
         None => value_of(args, &["--id"])
             // crosvm, kvmtool.
             .or_else(|| value_of(args, &["--name"]))
@@ -121,7 +122,7 @@ fn given_name(program: &str, args: &[String]) -> Option<String> {
     }
 }
 
-/// The value of the last of these options: the next argument, or what follows a `=`.
+/// The value of the last of these options: the next argument, or the text after a `=`.
 fn value_of(args: &[String], options: &[&str]) -> Option<String> {
     args.iter().enumerate().rev().find_map(|(i, arg)| {
         options.iter().find_map(|option| match arg.strip_prefix(option)? {
@@ -166,8 +167,8 @@ fn qemu_guest(text: &str) -> Option<String> {
     guest
 }
 
-/// cloud-hypervisor gives VMs no names, and other VMMs need none: name of the socket, without its
-/// suffix. One that is passed as a file descriptor has none.
+/// Name of the control socket, without its suffix: cloud-hypervisor has no names for VMs, and other
+/// VMMs do not require them. A socket that is passed as a file descriptor has no name.
 fn socket_name(program: &str, args: &[String]) -> Option<String> {
     let of_cloud_hypervisor = |value: String| {
         let mut parts = value.split(',');
@@ -185,7 +186,7 @@ fn socket_name(program: &str, args: &[String]) -> Option<String> {
     Some(file.rsplit_once('.').map_or(file, |(stem, _)| stem).to_owned())
 }
 
-/// systemd-machined, which libvirt registers its VMs with: machine-qemu\x2d1\x2dNAME.scope.
+/// Scope of systemd-machined, at which libvirt registers its VMs: machine-qemu\x2d1\x2dNAME.scope.
 fn from_cgroup(text: &str) -> Option<String> {
     let mut parts = text.lines().flat_map(|line| line.split('/'));
     let scope = parts.find_map(|part| part.strip_prefix("machine-")?.strip_suffix(".scope"))?;
@@ -194,8 +195,8 @@ fn from_cgroup(text: &str) -> Option<String> {
 }
 
 /// The domain of a machine that libvirt named: DRIVER-ID-NAME, with the user of a session or
-/// `embed-HASH` before the ID (virDomainDriverGenerateMachineName()). NAME lacks what no host name
-/// may have, and its end where the whole is longer than 64 characters.
+/// `embed-HASH` before the ID (virDomainDriverGenerateMachineName()). NAME lacks characters that
+/// are not allowed in host names, and its end if the whole is longer than 64 characters.
 fn libvirt_domain(machine: &str) -> Option<&str> {
     let mut rest = machine.strip_prefix("qemu-").or_else(|| machine.strip_prefix("ch-"))?;
     loop {
@@ -207,7 +208,7 @@ fn libvirt_domain(machine: &str) -> Option<&str> {
     }
 }
 
-/// As systemd-escape(1) --unescape, but for slashes: \xNN is a byte.
+/// As systemd-escape(1) --unescape, except for slashes: \xNN is a byte.
 fn unescape(name: &str) -> String {
     let mut bytes = Vec::with_capacity(name.len());
     let mut rest = name.as_bytes();
@@ -222,8 +223,8 @@ fn unescape(name: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Text of other programs, of guests and in files: nothing in it may steer a terminal, reorder a
-/// line or fill the screen.
+/// Makes text of other programs, guests and files safe: nothing in it steers a terminal, reorders a
+/// line or fills the screen.
 pub(crate) fn printable(text: &str, max_chars: usize) -> String {
     text.chars().map(|c| if steers(c) { '?' } else { c }).take(max_chars).collect()
 }
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_the_names_that_vmms_are_given() {
+    fn reads_the_names_given_to_vmms() {
         for (cmdline, name) in [
             // QEMU, started by hand, by libvirt and by Proxmox.
             ("qemu-system-x86_64 -name web1 -m 512", Some("web1")),
@@ -268,7 +269,7 @@ mod tests {
             ("qemu-system-x86_64 -name", None),
             ("qemu-system-x86_64 -name guest=", None),
             ("qemu-system-x86_64 -name guest=,debug-threads=on", None),
-            // Which QEMU does not take.
+            // QEMU does not accept this form.
             ("qemu-system-x86_64 -name=x --id y", None),
             ("stratovirt -name s", Some("s")),
             ("firecracker --id fc-7 --api-sock /run/fc.sock", Some("fc-7")),
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_the_program_behind_loaders_and_wrappers() {
+    fn names_the_program_behind_loaders_and_wrappers() {
         for (executable, cmdline, name) in [
             ("/usr/bin/qemu-system-x86_64", "whatever -it says", "qemu-system-x86_64"),
             ("/usr/bin/qemu-system-x86_64 (deleted)", "", "qemu-system-x86_64"),
@@ -333,7 +334,7 @@ mod tests {
         let scope =
             |name: &str| format!("0::/machine.slice/machine-{name}.scope/libvirt/emulator\n");
         for (name, expected) in [
-            // As libvirt names them: of the system, of a session, of an embedded driver.
+            // libvirt's names: of the system, of a session, of an embedded driver.
             (r"qemu\x2d3\x2dbuild", "build"),
             (r"ch\x2d1\x2dweb\x2d2", "web-2"),
             (r"qemu\x2dmary\x2dann\x2d3\x2dbuild", "build"),
@@ -341,7 +342,7 @@ mod tests {
             (r"qemu\x2d3", "qemu-3"),
             (r"qemu\x2d3\x2d", "qemu-3-"),
             (r"qemu\x2dbuild", "qemu-build"),
-            // As others do.
+            // Names of other programs.
             (r"vmspawn\x2d3\x2dx", "vmspawn-3-x"),
             (r"a\x20b\x5bc\x5D", "a b[c]"),
             (r"caf\xc3\xa9", "caf\u{e9}"),
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_given_name_goes_before_the_scope_and_that_before_the_socket() {
+    fn a_given_name_wins_over_the_scope_and_the_scope_over_the_socket() {
         let groups = r"0::/machine.slice/machine-ch\x2d1\x2dweb.scope";
         for (cmdline, name) in [
             ("cloud-hypervisor --api-socket fd=12", "web"),
@@ -377,15 +378,15 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_read_than_is_looked_at() {
+    fn reads_a_bounded_part_of_a_command_line() {
         assert_eq!(beginning("/dev/zero", 1000).unwrap(), [0; 1000]);
         assert!(beginning("/proc/self/nosuch", 1000).is_err());
     }
 
-    /// Starts it, and calls `look` while it runs what it was started with.
+    /// Starts it, and calls `look` while it runs.
     fn while_running(command: &mut Command, look: impl FnOnce(u32)) {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        // `cat` has echoed: the program is loaded.
+        // `cat` has answered, so the program is loaded.
         let mut echo = [0; 1];
         child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut echo).unwrap();
@@ -410,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_known_behind_the_loader_that_runs_it() {
+    fn names_the_program_that_a_loader_runs() {
         const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
         let mut command = Command::new(LOADER);
         command.args(["--argv0", "qemu", "/bin/cat"]);

@@ -29,7 +29,7 @@ use crate::skel::{ObserveSkel, ObserveSkelBuilder, OpenObserveSkel};
 use crate::stop;
 use crate::vms::why_unreadable;
 
-/// Where libbpf's objects live while the observer does.
+/// Storage of libbpf's objects for the lifetime of the observer.
 #[derive(Debug)]
 pub struct Storage(MaybeUninit<OpenObject>);
 
@@ -45,25 +45,26 @@ impl Storage {
     }
 }
 
-/// What is to be observed.
+/// Options of an observer.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Ticks of the sampling clock per second and CPU; 0 for none, and then no cost is known.
+    /// Ticks of the sampling clock per second and CPU. With 0 there is no clock, and the cost is
+    /// not known.
     pub frequency_hz: u32,
-    /// Count what KVM does about spinning: pause-loop exits, kicks, yields.
+    /// Count KVM's reactions to spinning: pause-loop exits, kicks, yields.
     pub kvm_events: bool,
-    /// Take notes of every absence and sample, for a recording.
+    /// Report every absence and sample, for a recording.
     pub notes: bool,
 }
 
 impl Options {
-    /// Everything that is counted, and no notes.
+    /// All counters, without notes.
     pub const COUNTERS: Self = Self { frequency_hz: 199, kvm_events: true, notes: false };
-    /// Preemptions alone, for measurements beside which nothing else may run.
+    /// Preemptions alone, for measurements that nothing else may disturb.
     pub const PREEMPTIONS: Self = Self { frequency_hz: 0, kvm_events: false, notes: false };
 }
 
-/// Counts what happens to vCPUs, from when it is attached until it is dropped.
+/// Counts the preemptions and lock waits of vCPUs, from its attachment until it is dropped.
 pub struct Observer<'obj> {
     _links: Vec<Link>,
     _clocks: Vec<Clock>,
@@ -71,30 +72,30 @@ pub struct Observer<'obj> {
     notes: Rc<RefCell<Vec<hf_note>>>,
     skel: ObserveSkel<'obj>,
     discovery: Discovery<'obj>,
-    /// By process and address of `struct kvm`: either alone is used again soon.
+    /// By process and address of `struct kvm`, because either alone is soon reused.
     processes: HashMap<(u32, u64), Process>,
-    /// What ended VMs did since they were last told of; each is told of once more.
+    /// Counters of ended VMs since the last sample; each appears in one more sample.
     ended: Vec<VmSample>,
-    /// Preemptions and halts of each thread that were told, so that it is known what is missing of
-    /// one that is not told of any more.
+    /// Reported preemptions and halts of each thread. When a thread has ended, they give the number
+    /// of events that were not reported.
     told: HashMap<u32, u64>,
-    /// Those that were never told.
+    /// Events that were never reported.
     untold: u64,
     swept_at: Instant,
-    /// CPU and waiting time that threads had before they were watched.
+    /// CPU and waiting time of threads before they were observed.
     unwatched: HashMap<u32, (u64, u64)>,
     attached_ns: u64,
-    /// When the host booted, ns since 1970: fixed once, so that what begins at a tick is one
-    /// moment.
+    /// Time of the host's boot, ns since 1970. It is read once, so that equal start ticks give
+    /// equal times.
     boot_ns: i64,
     kvm_events: bool,
 }
 
-/// What is known of the process of a VM.
+/// Facts about the process of a VM.
 #[derive(Debug, Clone)]
 struct Process {
     name: Option<String>,
-    /// Clock ticks since boot; 0 if it had ended before it was looked at.
+    /// Start of the process, in clock ticks since boot; 0 if it had ended before it was read.
     begin: u64,
 }
 
@@ -104,16 +105,16 @@ impl Process {
     }
 }
 
-/// VMs that ended are kept until somebody asks; this many are enough for an exporter that nobody
-/// scrapes.
+/// Ended VMs are kept until the next sample. This many are enough for an exporter that is not
+/// scraped.
 const MAX_ENDED: usize = 4096;
 
-/// How often counters of threads that have ended are looked for.
+/// Interval between searches for counters of ended threads.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 
 impl<'obj> Observer<'obj> {
-    /// Loads and attaches the programs. `btf` is of guest kernels that may have none in memory.
-    /// Needs root, or CAP_BPF, CAP_PERFMON and, where KVM is a module, CAP_SYS_ADMIN.
+    /// Loads and attaches the programs. `btf` holds BTF of guest kernels, for guests that have none
+    /// in memory. Needs root, or CAP_BPF, CAP_PERFMON and, where KVM is a module, CAP_SYS_ADMIN.
     pub fn attach(
         discovery: &'obj mut Storage,
         program: &'obj mut Storage,
@@ -175,7 +176,7 @@ impl<'obj> Observer<'obj> {
         })
     }
 
-    /// Has the kernel take the programs, all of them, and drops them: they are not attached.
+    /// Loads all programs and drops them, without attaching them.
     pub fn try_load() -> Result<(), ObserverError> {
         check_kvm()?;
         let options = Options { notes: true, ..Options::COUNTERS };
@@ -193,7 +194,7 @@ impl<'obj> Observer<'obj> {
             let of_vm =
                 |key: &Vec<u8>| from_bytes::<hf_vcpu_key>(key).is_some_and(|key| key.kvm == kvm);
             for key in map.keys().filter(of_vm).collect::<Vec<_>>() {
-                // Gone already is as good.
+                // The entry may be gone already.
                 let _ = map.delete(&key);
             }
         }
@@ -207,7 +208,7 @@ impl<'obj> Observer<'obj> {
                 }
             }
         }
-        // Who takes samples sweeps with each of them.
+        // Each sample sweeps, too.
         if self.ring.is_some() && self.swept_at.elapsed() > SWEEP_INTERVAL {
             let counted = self.counters()?;
             self.sweep(counted.keys());
@@ -215,8 +216,8 @@ impl<'obj> Observer<'obj> {
         Ok(())
     }
 
-    /// Keeps what VMs did that have just ended, to be told of once more, and makes room for others.
-    /// What threads counted that run on is left for the VM that they run next.
+    /// Keeps the counters of VMs that have just ended for one more sample, and makes room for
+    /// others. Counters of threads that run on are left for their next VM.
     fn bury(&mut self) -> Result<(), ObserverError> {
         let map = &self.skel.maps.stats;
         for (kvm, vm) in self.discovery.ended() {
@@ -231,10 +232,10 @@ impl<'obj> Observer<'obj> {
                 else {
                     continue;
                 };
-                // Gone already is as good.
+                // The entry may be gone already.
                 let _ = map.delete(&key);
                 let mut counters = counters_of(&counted, self.kvm_events);
-                // What it used of the CPU ended with it.
+                // The thread's CPU time cannot be read after its end.
                 counters.untimed = true;
                 vcpus.push(VcpuSample {
                     vcpu: *number,
@@ -258,7 +259,7 @@ impl<'obj> Observer<'obj> {
         Ok(())
     }
 
-    /// Removes counters of those of these threads that have ended.
+    /// Removes the counters of these threads, if they have ended.
     fn sweep<'a>(&mut self, tids: impl Iterator<Item = &'a u32>) {
         self.swept_at = Instant::now();
         let vms = self.discovery.vms().values();
@@ -269,8 +270,8 @@ impl<'obj> Observer<'obj> {
         }
     }
 
-    /// Follows VMs until those that run are known and can be read, for two seconds at most, so
-    /// that what is counted from then on is whole.
+    /// Follows VMs until all running ones can be read, for two seconds at most, so that the
+    /// counters from then on are complete.
     pub(crate) fn settle(&mut self) -> Result<(), ObserverError> {
         const LONGEST: Duration = Duration::from_secs(2);
         /// A running vCPU is loaded many times a second.
@@ -313,7 +314,7 @@ impl<'obj> Observer<'obj> {
         Ok(self.notes.take())
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn sample(&mut self) -> Result<Sample, ObserverError> {
         let mut counted = self.counters()?;
         let mut vms = Vec::new();
@@ -347,7 +348,7 @@ impl<'obj> Observer<'obj> {
         }
         vms.append(&mut self.ended);
         vms.sort_by_key(|vm| vm.pid);
-        // Everything names VMs by their processes.
+        // All outputs identify VMs by their processes.
         vms.dedup_by(|next, vm| {
             let is_same = next.pid == vm.pid;
             if is_same {
@@ -359,7 +360,7 @@ impl<'obj> Observer<'obj> {
             }
             is_same
         });
-        // What is left belongs to threads that have ended, or that are not known yet.
+        // The rest belongs to threads that have ended, or that are not known yet.
         for (tid, c) in counted.iter().filter(|(tid, _)| !thread_exists(**tid)) {
             self.untold += untold(&self.told, *tid, &counters_of(c, false));
         }
@@ -375,7 +376,7 @@ impl<'obj> Observer<'obj> {
         })
     }
 
-    /// Drops what is kept of VMs and threads that are no more.
+    /// Drops the data of VMs and threads that have ended.
     fn forget_ended(&mut self) {
         let vms = self.discovery.vms();
         self.processes.retain(|(pid, kvm), _| vms.get(kvm).is_some_and(|vm| vm.pid == *pid));
@@ -384,7 +385,7 @@ impl<'obj> Observer<'obj> {
         self.unwatched.retain(|tid, _| alive.contains(tid));
     }
 
-    /// Switches and notes that were not counted or not told, vCPUs that were not tracked.
+    /// Switches and notes that were not counted or not reported, and vCPUs that were not tracked.
     pub fn lost_events(&self) -> u64 {
         let bss = self.skel.maps.bss_data.as_deref();
         let in_kernel = bss.map_or(0, |bss| bss.nr_lost + bss.nr_lost_notes);
@@ -404,16 +405,16 @@ impl<'obj> Observer<'obj> {
     }
 }
 
-/// Has the kernel take the program that finds vCPUs, and drops it: it is not attached.
+/// Loads the program that finds vCPUs and drops it, without attaching it.
 pub fn try_discovery() -> Result<(), ObserverError> {
     check_kvm()?;
     Ok(Discovery::try_load()?)
 }
 
-/// Size of a ring that nothing is put into.
+/// Size of a ring that stays empty.
 const SMALLEST_NOTES: u32 = 4096;
 
-/// The programs and maps that these options ask for.
+/// The programs and maps for these options.
 fn open(
     storage: &mut MaybeUninit<OpenObject>,
     options: Options,
@@ -437,12 +438,12 @@ fn not_read(source: libbpf_rs::Error) -> ObserverError {
     ObserverError::Bpf { action: "read the counters of", source }
 }
 
-/// What happened to a vCPU, in events.
+/// Number of a vCPU's events.
 fn events(c: &Counters) -> u64 {
     c.preemptions.total() + c.lock_halts
 }
 
-/// Those of them that were not told yet.
+/// Events that have not been reported yet.
 fn untold(told: &HashMap<u32, u64>, tid: u32, c: &Counters) -> u64 {
     events(c).saturating_sub(told.get(&tid).copied().unwrap_or(0))
 }
@@ -452,7 +453,7 @@ fn notes_len(cpus: usize) -> u32 {
     (cpus.clamp(1, 256).next_power_of_two() as u32) << 21
 }
 
-/// Name of the guest's kernel, or why it is not known.
+/// Name of the guest's kernel, or the reason why it is not known.
 fn describe(vm: &Vm) -> (Option<String>, Option<String>) {
     match &vm.state {
         VmState::Readable(guest) => (Some(guest.kernel().to_string()), None),
@@ -487,8 +488,8 @@ fn counters_of(c: &hf_vcpu_stats, kvm_events: bool) -> Counters {
     }
 }
 
-/// A type of `observe.h` out of the bytes that BPF wrote. `T` is one of the generated `#[repr(C)]`
-/// types, or an integer.
+/// Reads a type of `observe.h` from the bytes that BPF wrote. `T` is one of the generated
+/// `#[repr(C)]` types, or an integer.
 pub(crate) fn from_bytes<T: Copy>(bytes: &[u8]) -> Option<T> {
     // SAFETY: the length is checked, the read is unaligned, and the types consist of integers only.
     (bytes.len() >= size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })

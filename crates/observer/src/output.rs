@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What commands print.
+//! Output of commands.
 
 use std::io::{self, Write};
 
 use crate::error::ObserverError;
 
-/// Writes and flushes a piece of output. False if whoever read it has seen enough and left, which
-/// is no failure: there is nobody left to write for.
+/// Writes and flushes a piece of output. False if the reader has closed its end, which is no
+/// failure, and ends the output.
 pub(crate) fn show(out: &mut impl Write, text: &str) -> Result<bool, ObserverError> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
@@ -15,17 +15,17 @@ pub(crate) fn show(out: &mut impl Write, text: &str) -> Result<bool, ObserverErr
     }
 }
 
-/// So many of something.
+/// A number and its noun.
 pub(crate) fn count(n: u64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-/// Says that so many of something are missing.
+/// A line that reports missing events.
 pub(crate) fn missing(n: u64, what: &str) -> String {
     format!("LOST: {} {} missing above.\n", count(n, what), if n == 1 { "is" } else { "are" })
 }
 
-/// A sentence on as many lines of a terminal as it takes, all but the first indented.
+/// A sentence, wrapped for a terminal; all lines but the first are indented.
 pub(crate) fn fill(text: &str) -> String {
     let options = textwrap::Options::new(79).subsequent_indent("    ");
     textwrap::fill(text, options) + "\n"
@@ -38,13 +38,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_is_missing_and_several_are() {
+    fn one_event_takes_the_singular_and_several_the_plural() {
         assert_eq!(missing(1, "wait"), "LOST: 1 wait is missing above.\n");
         assert_eq!(missing(3, "event"), "LOST: 3 events are missing above.\n");
     }
 
     #[test]
-    fn a_reader_that_left_is_no_failure_and_a_full_disk_is() {
+    fn a_closed_pipe_is_no_failure_and_a_full_disk_is_one() {
         let (reader, mut writer) = io::pipe().unwrap();
         assert!(show(&mut writer, "Watching.\n").unwrap());
         drop(reader);

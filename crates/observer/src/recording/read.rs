@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Reads recordings. They may come from anywhere: what is not as it should be is an error.
+//! Reads recordings. They may come from anywhere, so every deviation from the format is an error.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -24,17 +24,17 @@ use super::{About, Event, Note, PIDS, Recording, numbers};
 use crate::error::ObserverError;
 use crate::names::{NAME_CHARS, printable};
 
-/// No recording ends later: in the year 2116. What is computed of times below it does not overflow.
+/// Latest end of a recording: the year 2116. Computations with times below it do not overflow.
 const LATEST_NS: i64 = i64::MAX / 2;
 
-/// What may be before the begin and after the end of a recording: an absence may have begun before,
-/// and clocks are set.
+/// Time that events may lie outside the recording: an absence may have begun before it, and clocks
+/// are set.
 const SLACK_NS: i64 = 3600 * 1_000_000_000;
 
-/// Each takes some kilobytes of counters.
+/// Limit of vCPUs: each takes some kilobytes of counters.
 const MAX_VCPUS: usize = 100_000;
 
-/// Longest text that is shown: why a guest cannot be read is a sentence or two.
+/// Longest text that is shown: the reason why a guest cannot be read is a sentence or two.
 const TEXT_CHARS: usize = 256;
 
 pub(super) fn read(path: &Path) -> Result<Recording, ObserverError> {
@@ -59,7 +59,7 @@ pub(super) fn read(path: &Path) -> Result<Recording, ObserverError> {
     )
 }
 
-/// What `read` returns; none if it panics, of which nothing is said.
+/// The result of `read`; none if it panics. The panic prints nothing.
 fn unpanicked<T>(read: impl FnOnce() -> T) -> Option<T> {
     thread_local!(static IS_QUIET: Cell<bool> = const { Cell::new(false) });
     static HOOK: Once = Once::new();
@@ -77,11 +77,11 @@ fn unpanicked<T>(read: impl FnOnce() -> T) -> Option<T> {
     outcome.ok()
 }
 
-/// How much of a file is nothing but a hole, which costs its maker nothing.
+/// Bytes of a file that are in holes, which take no room on a disk.
 fn holes(file: &File, len: u64) -> std::io::Result<u64> {
     let (mut holes, mut at) = (0, 0);
     while at < len {
-        // What is no hole until the end; a file system that knows of none says that all is data.
+        // The end counts as a hole. A file system without holes reports all of the file as data.
         let hole = seek(file, SeekFrom::Hole(at))?.min(len);
         at = match seek(file, SeekFrom::Data(hole)) {
             Ok(data) => data.min(len),
@@ -140,8 +140,8 @@ fn decode(file: File, len: u64, data: u64) -> Result<Recording, String> {
     Ok(Recording { about, notes })
 }
 
-/// Are the columns those of a recording, is all of them in the file, and can the file have as many
-/// rows as it says? Returns the columns that are to be read.
+/// Checks that the columns are those of a recording, that the file has all of them, and that it is
+/// large enough for its number of rows. Returns the columns to read.
 fn check_layout(metadata: &ParquetMetaData, len: u64, data: u64) -> Result<Type, String> {
     let root = metadata.file_metadata().schema();
     let columns = parse_message_type(COLUMNS).map_err(text)?;
@@ -165,12 +165,12 @@ fn check_layout(metadata: &ParquetMetaData, len: u64, data: u64) -> Result<Type,
     let mut rows = 0u64;
     for group in metadata.row_groups() {
         if group.num_rows() < 0 || !group.columns().iter().all(within) {
-            return Err("it is broken or not complete: some of it is not in the file".into());
+            return Err("it is broken or not complete: parts of it are missing".into());
         }
         rows = rows.saturating_add(group.num_rows() as u64);
     }
-    // Each has a time of its own, which takes more than a byte: equal ones that take none could
-    // fill any memory.
+    // Each event has a time of its own, which takes more than a byte. Equal values take no bytes,
+    // and could fill any memory.
     if rows > data {
         return Err(format!("it cannot have {rows} events in {data} bytes"));
     }
@@ -206,7 +206,7 @@ fn about(metadata: &ParquetMetaData) -> Result<About, String> {
     Ok(about)
 }
 
-/// A row of the columns without names: the note, with the process of its VM, and when that began.
+/// A row of the columns without names: the note, with the process of its VM and the start of that.
 fn note(row: &Row) -> Result<(Note, i64), String> {
     let string = |column| row.get_string(column).map_err(text);
     let long = |column| row.get_long(column).map_err(text);
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1, "nothing else is left");
     }
 
-    /// The query of the book, as DuckDB answers it.
+    /// DuckDB answers the query of `packaging/queries`.
     #[test]
     fn duckdb_reads_it() {
         use std::process::Command;
@@ -292,7 +292,7 @@ mod tests {
         assert!(matches!(read(dir.path()), Err(ObserverError::File { .. })));
     }
 
-    /// Writes it as it is, however wrong, and reads it.
+    /// Writes a recording without checks, and reads it.
     fn reread(recording: &Recording) -> Result<Recording, String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.parquet");
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn text_of_a_recording_cannot_steer_a_terminal() {
+    fn text_in_a_recording_cannot_steer_a_terminal() {
         let bad = "\u{1b}[31mRED\u{202e}\u{7}\n".to_owned() + &"x".repeat(100_000);
         let mut steering = recording();
         let about = &mut steering.about;
@@ -435,7 +435,7 @@ mod tests {
         }
     }
 
-    /// Whatever is wrong with a file, reading it ends soon, and what is read can be shown.
+    /// Reading any broken file ends soon, and a recording that was read can be shown.
     #[test]
     fn broken_files_neither_panic_nor_hang() {
         use std::time::{Duration, Instant};

@@ -20,32 +20,32 @@ use crate::output::{count, show};
 use crate::skel::types::hf_note;
 use crate::stop;
 
-/// How often notes are taken out of the kernel: it has room for 29 000 of each CPU, and each time
-/// takes a CPU from somebody for a moment.
+/// Interval between reads of the kernel's notes. The ring has room for 29 000 notes of each CPU,
+/// and each read takes a CPU from another task for a moment.
 const TAKE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Notes kept until it is known of which VM they are.
+/// Notes kept until their VMs are known.
 const MAX_HELD_BACK: usize = 100_000;
 
-/// What is to be recorded.
+/// Options of a recording.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// File to be written.
+    /// File to write.
     pub path: PathBuf,
-    /// How long; until interrupted if None.
+    /// Duration; until interrupted if None.
     pub duration: Option<Duration>,
     /// Ticks of the sampling clock per second and CPU.
     pub frequency_hz: u32,
-    /// BTF of guest kernels that may have none in memory.
+    /// BTF of guest kernels, for guests that have none in memory.
     pub btf: Vec<BtfFiles>,
 }
 
-/// What was recorded, for whoever asked for it.
+/// Summary of a finished recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recorded {
     /// Rows in the file.
     pub events: u64,
-    /// Those that found no room.
+    /// Notes that were lost for want of room.
     pub lost_events: u64,
     /// VMs seen.
     pub vms: usize,
@@ -66,11 +66,11 @@ impl fmt::Display for Recorded {
 }
 
 impl Record {
-    /// Records until the time is over or somebody interrupts.
+    /// Records until the time is over or a signal ends it.
     pub fn run(&self) -> Result<Recorded, ObserverError> {
-        // First: whoever is killed cannot remove its partial file.
+        // Signals first: a process that is killed cannot remove its partial file.
         stop::on_signals()?;
-        // Before anything is attached: that it cannot be written should not take time to find out.
+        // The file before the programs, so that a file that cannot be written is an error at once.
         let mut writer = Writer::create(&self.path)?;
         let (mut discovery, mut program) = (Storage::default(), Storage::default());
         let options = Options { frequency_hz: self.frequency_hz, kvm_events: false, notes: true };
@@ -80,7 +80,7 @@ impl Record {
         observer.take_notes()?;
         let first =
             format!("Recording what vCPUs lose to {}. Ctrl-C ends it.\n", self.path.display());
-        // What is recorded is in the file, whether anybody is told or not.
+        // The recording goes to the file even if this line cannot be printed.
         let _ = show(&mut io::stdout(), &first);
 
         // The notes' clock stops while the host sleeps; the difference is fixed here, once.
@@ -104,7 +104,7 @@ impl Record {
             observer.poll(Duration::ZERO)?;
             observer.describe_vms(&mut about.vms, &mut vms);
             all += taken.len() as u64;
-            // Where many VMs begin at once, what a vCPU does may be known before whose it is.
+            // If many VMs start at once, a vCPU's notes may arrive before its VM is known.
             let mut notes = Vec::new();
             for raw in std::mem::take(&mut held_back).into_iter().chain(taken) {
                 match vms.get(&raw.kvm) {
@@ -119,7 +119,7 @@ impl Record {
                 break;
             }
         }
-        // By the notes' clock: the other one may have been set meanwhile.
+        // By the notes' clock: the wall clock may have been set meanwhile.
         about.end_ns = monotonic_ns() as i64 + to_unix_ns;
         about.lost_events = observer.lost_events() + (all - events);
         let recorded = Recorded { events, lost_events: about.lost_events, vms: about.vms.len() };
@@ -129,7 +129,7 @@ impl Record {
 }
 
 impl Observer<'_> {
-    /// Adds what is new of VMs, and marks those that have ended.
+    /// Adds new facts about VMs, and marks those that have ended.
     fn describe_vms(&mut self, known: &mut Vec<RecordedVm>, vms: &mut HashMap<u64, u32>) {
         let mut places = HashMap::new();
         for vm in known.iter_mut() {

@@ -16,27 +16,27 @@ use crate::output::{count, show};
 use crate::report::{Report, when};
 use crate::serve::Tagged;
 
-/// What is to be made of a recording.
+/// Options of a replay.
 #[derive(Debug, Clone)]
 pub struct Replay {
     /// The recording.
     pub path: PathBuf,
     /// Print a JSON object instead of a table.
     pub json: bool,
-    /// Print a line for each vCPU, too.
+    /// Also print a line for each vCPU.
     pub vcpus: bool,
-    /// Print a histogram of the absences of lock holders, too.
+    /// Also print histograms of the off-CPU time of lock holders.
     pub histogram: bool,
-    /// Write a Perfetto trace there.
+    /// Write a Perfetto trace to this file.
     pub perfetto: Option<PathBuf>,
-    /// Write an HTML report there.
+    /// Write an HTML report to this file.
     pub html: Option<PathBuf>,
-    /// Write a picture of the worst moment there.
+    /// Write a picture of the worst moment to this file.
     pub svg: Option<PathBuf>,
 }
 
 impl Replay {
-    /// Prints what was recorded, and writes what was asked for.
+    /// Prints a recording, and writes the requested files.
     pub fn run(&self) -> Result<(), ObserverError> {
         self.check_outputs()?;
         let recording = read::read(&self.path)?;
@@ -71,7 +71,7 @@ impl Replay {
         show(&mut io::stdout(), &text.map_err(written)?).map(|_| ())
     }
 
-    /// Nothing is to be written over the recording, nor one output over another.
+    /// No output may overwrite the recording or another output.
     fn check_outputs(&self) -> Result<(), ObserverError> {
         let mut taken = vec![(self.path.as_path(), "the recording")];
         for (action, output) in [
@@ -89,7 +89,7 @@ impl Replay {
     }
 }
 
-/// What the table below it is about.
+/// The heading of the table.
 fn headline(recording: &Recording) -> String {
     let about = &recording.about;
     format!(
@@ -102,7 +102,7 @@ fn headline(recording: &Recording) -> String {
     )
 }
 
-/// Do both names mean one file, or would they once it is there? Devices may be written to twice.
+/// Do both names mean the same file, or would they once it exists? Devices may be written to twice.
 fn is_same_file(a: &Path, b: &Path) -> bool {
     match (fs::metadata(a), fs::metadata(b)) {
         (Ok(a), Ok(b)) => a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),
@@ -111,10 +111,10 @@ fn is_same_file(a: &Path, b: &Path) -> bool {
     }
 }
 
-/// The file of this name, or that it would get: links are followed, also to where there is nothing
-/// yet. None for devices, pipes, and what a process has open (`/dev/stdout`).
+/// The file of this name, existing or not: links are followed, also to files that do not exist yet.
+/// None for devices, pipes, and open files of a process (`/dev/stdout`).
 fn file_behind(path: &Path) -> Option<PathBuf> {
-    /// As many as the kernel follows.
+    /// As many links as the kernel follows.
     const MAX_LINKS: usize = 40;
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {
@@ -134,8 +134,8 @@ fn file_behind(path: &Path) -> Option<PathBuf> {
     None
 }
 
-/// Writes what gets its name only once it is complete, where it is a file: what was there before is
-/// not lost to one that cannot be written.
+/// Writes a file that gets its name only when it is complete, so a failed write does not destroy an
+/// older file of that name. Devices and pipes are written to directly.
 fn write_file(
     path: &Path,
     action: &'static str,
@@ -157,12 +157,12 @@ fn write_file(
     let partial = tempfile::Builder::new()
         .prefix(".holdfast-")
         .suffix(".partial")
-        // As of any new file: less what the umask takes.
+        // Mode of a new file, reduced by the umask.
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(dir)
         .map_err(failed)?;
     fill(partial.as_file()).map_err(failed)?;
-    // Who could not read the old one does not read the new one.
+    // Users that could not read the old file cannot read the new one.
     if let Ok(old) = fs::metadata(&target) {
         partial.as_file().set_permissions(old.permissions()).map_err(failed)?;
     }
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_written_over_the_recording_or_another_output() {
+    fn no_output_overwrites_the_recording_or_another_output() {
         let dir = tempfile::tempdir().unwrap();
         let in_dir = |name: &str| dir.path().join(name);
         let recording = recording();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_before_stays_until_there_is_all_of_the_next() {
+    fn the_old_file_stays_until_the_new_one_is_complete() {
         let dir = tempfile::tempdir().unwrap();
         let in_dir = |name: &str| dir.path().join(name);
         fs::write(in_dir("old"), "old").unwrap();
@@ -264,7 +264,7 @@ mod tests {
         reader.read_to_string(&mut said).unwrap();
         assert_eq!(said, "x");
 
-        // Where it is a file it stays the one that is open.
+        // An open file stays the same file.
         let open = tempfile::NamedTempFile::new().unwrap();
         write_file(&fd(open.as_file().as_raw_fd()), "write", |out| out.write_all(b"x")).unwrap();
         assert_eq!(open.as_file().metadata().unwrap().len(), 1);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The columns of a recording, defined once for writing and reading.
 
-/// Schema tag, and what the file's metadata is found by.
+/// Schema tag, and the key of the file's metadata.
 pub(super) const SCHEMA: &str = "holdfast.recording/2";
 pub(super) const KEY: &str = "holdfast.recording";
 
-/// Times are nanoseconds since 1970 in a plain integer, because not everything that reads Parquet
-/// reads timestamps that fine. Columns in this order. The host and the begin of the VM's process
-/// tell VMs apart that have the same number, in recordings that are looked at together.
+/// The columns, in this order. Times are nanoseconds since 1970 in a plain integer, because some
+/// readers of Parquet lack timestamps of this resolution. The host and the start of the VM's
+/// process distinguish VMs with the same number in a query over several recordings.
 pub(super) const COLUMNS: &str = "
 message holdfast {
     required int64 begin_ns;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! From a recording back to the sample model, so that a replay looks as the report did.
+//! Converts a recording to the sample model, so that a replay prints the same tables as the report.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::sample::{Counters, Sample, VcpuSample, VmSample};
 const LONG_NS: i64 = 1_000_000;
 
 impl Recording {
-    /// What its events come to.
+    /// Sums the events of a recording.
     pub(crate) fn summary(&self) -> Sample {
         let mut counted: BTreeMap<(u32, u32), (u32, Counters)> = BTreeMap::new();
         let mut off: BTreeMap<(u32, u32), Vec<(i64, i64)>> = BTreeMap::new();
@@ -26,7 +26,7 @@ impl Recording {
         let vms = self.about.vms.iter().map(|vm| {
             let vcpus = counted.range((vm.pid, 0)..=(vm.pid, u32::MAX)).map(|(key, (tid, c))| {
                 let mut counters = *c;
-                // It ran where it was not off, between the first and the last that is known of it.
+                // It ran when it was not off the CPU, between its first and its last event.
                 counters.run_ns = off.get(key).map_or(0, |spans| running_ns(spans));
                 VcpuSample { vcpu: key.1, tid: *tid, readable: vm.kernel.is_some(), counters }
             });
@@ -53,8 +53,8 @@ impl Recording {
 fn running_ns(spans: &[(i64, i64)]) -> u64 {
     let first = spans.iter().map(|span| span.0).min().unwrap_or(0);
     let last = spans.iter().map(|span| span.1).max().unwrap_or(0);
-    // Those of one vCPU cannot overlap; in a file from elsewhere they may, and their sum has no
-    // limit.
+    // Absences of one vCPU cannot overlap in a real recording. In a forged file they may, and their
+    // sum has no limit.
     let off = spans.iter().map(|(begin, end)| end - begin).fold(0, i64::saturating_add);
     (last - first).saturating_sub(off).max(0) as u64
 }
@@ -70,7 +70,7 @@ fn count(c: &mut Counters, note: &Note) {
             add(&mut c.offcpu_ns.0[class]);
             c.offcpu_over_cap.0[class] += u64::from(ns > LONG_NS);
             c.offcpu_hist.0[class].add_ns(ns as u64);
-            // Wakeups that had to wait for a CPU are not recorded: this is a lower bound.
+            // Wakeups that waited for a CPU are not recorded, so this is a lower bound.
             add(&mut c.steal_ns);
         }
         Event::LockHalt => {
@@ -96,7 +96,7 @@ mod tests {
     use super::super::tests::recording;
 
     #[test]
-    fn events_come_to_what_the_live_counters_would_say() {
+    fn events_add_up_to_the_live_counters() {
         let sample = recording().summary();
         assert_eq!(sample.interval_ns, 1_000_000_000);
         let vm = &sample.vms[0];
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(total.kvm, None);
         let cost = total.cost().unwrap();
         assert_eq!((cost.waiting, cost.holder_preempted), (0.5, 0.5));
-        // vCPU 0: from 0 to 14 ms, off for 1 and 4 of them.
+        // vCPU 0: from 0 to 14 ms, with absences of 1 ms and 4 ms.
         assert_eq!(vm.vcpus[0].counters.run_ns, 9_000_000);
     }
 

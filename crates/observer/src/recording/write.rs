@@ -26,17 +26,16 @@ use super::schema::{COLUMNS, KEY};
 use super::{About, Note, RecordedVm, numbers};
 use crate::error::{BoxedError, ObserverError};
 
-/// Rows that are kept in memory at most: about 5 MB.
+/// Most rows kept in memory: about 5 MB.
 const GROUP: usize = 1 << 16;
 
-/// A recording that is being written. It has its name only once it is complete: a file of Parquet
-/// cannot be read before. Until then it is a hidden file beside it, which no other recording
-/// shares.
+/// A recording that is being written. A Parquet file cannot be read before it is complete, so until
+/// then the recording is a hidden file of its own in the same directory.
 pub(super) struct Writer {
     path: PathBuf,
     partial: NamedTempFile,
     groups: SerializedFileWriter<File>,
-    /// Where the file ends after none, one, two... of the groups.
+    /// Length of the file after none, one, two... of the groups.
     ends: Vec<u64>,
     rows: Vec<Note>,
     added: u64,
@@ -44,13 +43,13 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Fails if the recording could not be given its name in the end, or if there is no room.
+    /// Fails if the recording could not get its name at the end, or if there is no room.
     pub(super) fn create(path: &Path) -> std::result::Result<Self, ObserverError> {
         check_target(path)?;
         let partial = tempfile::Builder::new()
             .prefix(".holdfast-")
             .suffix(".partial")
-            // As of any new file: less what the umask takes.
+            // Mode of a new file, reduced by the umask.
             .permissions(Permissions::from_mode(0o666))
             .tempfile_in(directory(path))
             .map_err(|error| failed(path, error))?;
@@ -60,8 +59,8 @@ impl Writer {
         Ok(Self { path: path.to_owned(), partial, groups, ends, rows, added, failure })
     }
 
-    /// Adds rows; they are in the file at the latest when it is finished. That they cannot be
-    /// written is said then, too: what is in the file already is kept.
+    /// Adds rows; the file has them at the latest when it is finished. A failed write is reported
+    /// then, too, and the rows in the file are kept.
     pub(super) fn add(&mut self, notes: &[Note], about: &About) {
         self.rows.extend_from_slice(notes);
         self.added += notes.len() as u64;
@@ -70,7 +69,7 @@ impl Writer {
         }
     }
 
-    /// Could something not be written, so that there is no use in going on?
+    /// Has a write failed, so that the recording should end?
     pub(super) fn has_failed(&self) -> bool {
         self.failure.is_some()
     }
@@ -88,13 +87,13 @@ impl Writer {
         }
     }
 
-    /// Writes what is left, and gives the file its name. After a failure it has the groups that
-    /// were complete before, and says how many events are not in it.
+    /// Writes the remaining rows, and gives the file its name. After a failed write the file has
+    /// the groups that were complete before, and the error says how many events it has.
     pub(super) fn finish(mut self, about: &About) -> std::result::Result<(), ObserverError> {
         self.flush(about);
         let Self { path, mut partial, groups, ends, added, mut failure, .. } = self;
         let mut complete = groups.flushed_row_groups()[..ends.len() - 1].to_vec();
-        // What it has not written yet goes to the file now, and is cut off below.
+        // The writer flushes its buffer to the file here; the file is truncated below.
         drop(groups);
         let events = loop {
             let events: u64 = complete.iter().map(|group| group.num_rows() as u64).sum();
@@ -105,7 +104,7 @@ impl Writer {
             let about = About { lost_events, ..about.clone() };
             match close(partial.as_file_mut(), ends[complete.len()], &complete, &about) {
                 Ok(()) => break events,
-                // Without the last group there is room for the end.
+                // Without the last group there is room for the footer.
                 Err(error) => {
                     complete.pop();
                     failure.get_or_insert(error);
@@ -114,8 +113,7 @@ impl Writer {
         };
         if let Err(error) = partial.persist(&path) {
             let why = format!("{}; all of it is in {}", error.error, error.file.path().display());
-            // That it cannot even be kept is not to be expected, and nothing could be done about
-            // it.
+            // Keeping the file may fail, too, but nothing can be done about that.
             let _ = error.file.keep();
             return Err(failed(&path, why));
         }
@@ -128,12 +126,12 @@ impl Writer {
     }
 }
 
-/// Where the file is, or is to be.
+/// The file's final path.
 pub(super) fn directory(path: &Path) -> &Path {
     path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Only a file may be replaced by a recording: what else has that name may be a device.
+/// A recording may replace a file only, and not a device.
 fn check_target(path: &Path) -> std::result::Result<(), ObserverError> {
     let kind = match fs::symlink_metadata(path) {
         Ok(target) => target.file_type(),
@@ -163,8 +161,8 @@ fn check_target(path: &Path) -> std::result::Result<(), ObserverError> {
 
 fn begin(partial: &NamedTempFile) -> Result<SerializedFileWriter<File>> {
     let schema = Arc::new(parse_message_type(COLUMNS)?);
-    // No indexes of pages: they would be kept in memory until the end, and nothing looks for single
-    // rows.
+    // No indexes of pages: the writer keeps them in memory until the end, and no reader looks up
+    // single rows.
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
         .set_statistics_enabled(EnabledStatistics::Chunk)
@@ -172,13 +170,13 @@ fn begin(partial: &NamedTempFile) -> Result<SerializedFileWriter<File>> {
         .build();
     let file = partial.as_file().try_clone()?;
     let mut writer = SerializedFileWriter::new(file, schema, Arc::new(properties))?;
-    // A disk that is full already is full now, not in an hour.
+    // If the disk is full already, this fails at once.
     writer.flush()?;
     Ok(writer)
 }
 
-/// Ends the file after these groups. The writer of the format's library could not: it cannot leave
-/// out a group that found no room.
+/// Ends the file after these groups. The library's writer cannot leave out a group for which there
+/// was no room.
 fn close(file: &mut File, end: u64, groups: &[RowGroupMetaData], about: &About) -> Result<()> {
     let json = serde_json::to_string(about).map_err(|e| ParquetError::External(e.into()))?;
     let schema = SchemaDescriptor::new(Arc::new(parse_message_type(COLUMNS)?));
@@ -201,7 +199,7 @@ fn failed(path: &Path, source: impl Into<BoxedError>) -> ObserverError {
     ObserverError::File { action: "write the recording", path, source }
 }
 
-/// What the system said, and no more than that.
+/// The system's error alone.
 fn system_error(error: ParquetError) -> BoxedError {
     match error {
         ParquetError::External(said) => said,
@@ -343,14 +341,14 @@ mod tests {
         assert_eq!(read(&path).unwrap().notes.len(), recording.notes.len());
         assert_eq!(fs::read(&mine).unwrap(), b"mine");
         assert_eq!(files(dir.path()), 2);
-        // Others may read it as they may any new file.
+        // Other users may read it as any new file.
         fs::write(dir.path().join("new"), "").unwrap();
         let mode = |name| fs::metadata(dir.path().join(name)).unwrap().mode();
         assert_eq!(mode("a.parquet"), mode("new"));
     }
 
     #[test]
-    fn what_cannot_get_its_name_is_kept_under_another() {
+    fn a_recording_that_cannot_get_its_name_is_kept_under_another() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.parquet");
         let recording = recording();
@@ -366,8 +364,8 @@ mod tests {
 
     const FULL: &str = "HOLDFAST_TEST_FULL_DISK";
 
-    /// Runs a test of this program again where no file may become longer than so many KiB, which is
-    /// what a full disk is like.
+    /// Runs a test of this program again with a limit of the file size in KiB, which acts like a
+    /// full disk.
     fn run_with_disk_of(kib: u32, test: &str, path: &Path) {
         let script = "ulimit -f $(($1 * 2)) && trap '' XFSZ && exec \"$2\" --exact \"$3\"";
         let output = Command::new("sh")
@@ -400,9 +398,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_complete_when_the_disk_became_full_is_kept() {
+    fn groups_that_are_complete_when_the_disk_becomes_full_are_kept() {
         let recording = recording();
-        // Times that cannot be compressed much, as those of a host.
+        // Times that compress badly, like a real host's.
         let notes = |group: i64| {
             let mut notes = vec![recording.notes[0]; GROUP];
             for (i, note) in (0..).zip(&mut notes) {
@@ -414,7 +412,11 @@ mod tests {
         let Some(path) = std::env::var_os(FULL).map(PathBuf::from) else {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("a");
-            run_with_disk_of(1500, "what_was_complete_when_the_disk_became_full_is_kept", &path);
+            run_with_disk_of(
+                1500,
+                "groups_that_are_complete_when_the_disk_becomes_full_are_kept",
+                &path,
+            );
             let kept = read(&path).unwrap();
             let events = kept.notes.len();
             assert!(events >= GROUP && events.is_multiple_of(GROUP), "{events}");
