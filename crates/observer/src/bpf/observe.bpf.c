@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Counts what each vCPU was doing when the host took its CPU away, for how long it
- * stayed away, and what its siblings did meanwhile. Works under every scheduler: it
- * looks at the switch itself.
+ * Counts preemptions of each vCPU by class, the off-CPU time after them, and the siblings that
+ * waited meanwhile. Works under every scheduler, because it observes the context switch itself.
  *
- * The counters of a vCPU are written on the CPU that it runs on or leaves, one hook
- * at a time; the clock, which may interrupt the others, has counters of its own.
+ * Hooks write the counters of a vCPU on the CPU that it runs on or leaves, one hook at a time. The
+ * clock may interrupt the other hooks, and has counters of its own.
  */
 #include <holdfast/types.bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -18,7 +17,7 @@
 
 char _license[] SEC("license") = "GPL";
 
-/* Longer absences than this are counted apart: no grace would have avoided shorter ones. */
+/* Longer absences than this are counted separately: grace does not avoid shorter ones. */
 const volatile u64 long_absence_ns = 1000000;
 
 /* Whether every absence and sample is reported, for a recording. */
@@ -59,20 +58,20 @@ struct {
 	__type(value, struct hf_vcpu);
 } siblings SEC(".maps");
 
-/* Sized by user space: a page where no notes are taken. */
+/* Sized by user space: one page if no notes are taken. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
 } notes SEC(".maps");
 
 /*
- * Switches that could not be counted, and VMs and siblings that could not be noted, for want
- * of memory or of room in a map; and notes that found no room.
+ * Switches that were not counted, and VMs and siblings that were not noted, for want of memory or
+ * of room in a map; and notes for which the ring had no room.
  */
 u64 nr_lost;
 u64 nr_lost_notes;
 
-/* Never used: user space is generated the types of globals and map values alone. */
+/* Never used: the skeleton has the types of globals and map values alone. */
 struct hf_note note_type;
 
 static struct hf_vcpu_stats *stats_of(u32 tid)
@@ -80,13 +79,13 @@ static struct hf_vcpu_stats *stats_of(u32 tid)
 	return bpf_map_lookup_elem(&stats, &tid);
 }
 
-/* Counters of a vCPU, begun if there are none yet. */
+/* Counters of a vCPU; creates them if there are none yet. */
 static struct hf_vcpu_stats *begin_stats(struct task_struct *p, const struct hf_vcpu *v)
 {
 	u32 tid = p->pid, zero = 0;
 	struct hf_vcpu_stats *c = stats_of(tid), *none;
 
-	/* Not that of a thread that ended, and had the number before. */
+	/* The counters may belong to an ended thread of the same number. */
 	if (!c || c->started != p->start_time) {
 		none = bpf_map_lookup_elem(&no_stats, &zero);
 		if (!none)
@@ -101,8 +100,8 @@ static struct hf_vcpu_stats *begin_stats(struct task_struct *p, const struct hf_
 		c->started = p->start_time;
 	}
 	/*
-	 * A thread that ran a vCPU of another VM of the same process goes on counting. Before v6.11
-	 * KVM loads a vCPU that has no index yet.
+	 * The counters of a thread go on if it changes to a vCPU of another VM of the same process.
+	 * Before v6.11 KVM loads a vCPU that has no index yet.
 	 */
 	if (c->kvm != v->kvm || c->vcpu_idx != v->vcpu_idx) {
 		c->kvm = v->kvm;
@@ -163,10 +162,11 @@ static u32 slot_of(u64 ns)
 static void switched_out(struct task_struct *p, const struct hf_vcpu *v, bool preempt, u64 now)
 {
 	/*
-	 * Still runnable. The state is TASK_RUNNING (0) then, or was not acted on. It is read here
-	 * because the tracepoint has it among its arguments since v5.18 only (fa2c3254d7cf), and in
-	 * another place since v5.19 (9c2136be0878); whoever wakes the task meanwhile leaves it other
-	 * than 0 until it has left this CPU.
+	 * Is the task still runnable? Then its state is TASK_RUNNING (0), or the scheduler ignored
+	 * it because of the preemption. The state is read here because the tracepoint has it as an
+	 * argument since v5.18 only (fa2c3254d7cf), and at another position since v5.19
+	 * (9c2136be0878). A wakeup meanwhile keeps the state other than 0 until the task has left
+	 * this CPU.
 	 */
 	bool runnable = preempt || !p->__state;
 	enum hf_class class = hf_read_class(v);
@@ -250,7 +250,9 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 	return 0;
 }
 
-/* A function that is verified once, whoever calls it: loading takes a tenth of the time. */
+/*
+ * A global function is verified once, and not for each caller: loading takes a tenth of the time.
+ */
 __noinline int sibling_class(const struct hf_vcpu *v)
 {
 	return v ? hf_read_class(v) : HF_UNKNOWN;
@@ -290,14 +292,16 @@ static void look_at_siblings(struct sibling_walk *w, u32 nr)
 		bpf_loop(nr < HF_MAX_SIBLINGS ? nr : HF_MAX_SIBLINGS, look_at_sibling, w, 0);
 		return;
 	}
-	/* Before v5.17. Not always: the verifier walks through it once for each sibling. */
+	/*
+	 * For kernels before v5.17 only, because the verifier walks the loop once for each sibling.
+	 */
 	for (idx = 0; idx < HF_MAX_SIBLINGS && idx < nr; idx++)
 		look_at_sibling(idx, w);
 }
 
 /*
- * The first moment of a vCPU's own after an absence: its VM's memory can be read
- * again, and its siblings' words lie in it.
+ * The first moment of a vCPU after an absence at which its VM's memory, with its siblings' words,
+ * can be read.
  */
 SEC("fentry/kvm_arch_vcpu_load")
 int BPF_PROG(loaded)
@@ -319,10 +323,13 @@ int BPF_PROG(loaded)
 		key.vcpu_idx = v->vcpu_idx;
 		if (!bpf_map_update_elem(&siblings, &key, v, BPF_ANY))
 			c->epoch = v->epoch;
-		else /* It is tried again, and not found by its siblings until then. */
+		else /* The next load tries again; until then its siblings do not find it. */
 			__sync_fetch_and_add(&nr_lost, 1);
 		s = begin_vm_state(v->kvm);
-		/* Racing vCPUs may leave the lower number, until one of them is loaded again. */
+		/*
+		 * A race of two vCPUs may leave the lower number, until the other vCPU is loaded
+		 * again.
+		 */
 		if (s && s->nr_vcpus <= v->vcpu_idx)
 			s->nr_vcpus = v->vcpu_idx + 1;
 	}
@@ -350,7 +357,7 @@ int BPF_PROG(loaded)
 	return 0;
 }
 
-/* A clock on every CPU: what does the vCPU that runs here now do? */
+/* A clock on every CPU: samples the class of the vCPU that runs here. */
 SEC("perf_event")
 int clock(void *ctx)
 {
@@ -390,7 +397,7 @@ int clock(void *ctx)
 	return 0;
 }
 
-/* Pause-loop exits, and where KVM was told otherwise, every PAUSE. */
+/* Pause-loop exits; if KVM intercepts every PAUSE, all of these. */
 SEC("fentry/kvm_vcpu_on_spin")
 int BPF_PROG(on_spin)
 {
@@ -417,10 +424,10 @@ int BPF_PROG(hypercall, unsigned long nr)
 }
 
 /*
- * KVM is the only caller; kvm_vcpu_yield_to() itself may be inlined into its callers. If
- * the scheduler grants it, the vCPU calls schedule() in there, runnable as one that is
- * preempted, and gives its CPU away nonetheless. Always attached: without it, where
- * spinning vCPUs leave the guest, yields would count as preemptions.
+ * Only KVM calls this function; kvm_vcpu_yield_to() itself may be inlined into its callers. If the
+ * scheduler grants the yield, the vCPU calls schedule() in here while it is runnable, which looks
+ * like a preemption. The program is always attached, because otherwise directed yields would count
+ * as preemptions.
  */
 SEC("fentry/yield_to")
 int BPF_PROG(yields)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * How long this kernel waits for its own contended locks, by kind of lock: inside a
- * guest, or on bare metal. Uncontended locks do not come by here and cost nothing.
+ * Measures how long this kernel waits for its own contended locks, by kind of lock: inside a guest,
+ * or on bare metal. Uncontended locks do not reach these tracepoints and cost nothing.
  */
 #include <holdfast/types.bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -18,11 +18,11 @@ char _license[] SEC("license") = "GPL";
 #define LCB_F_PERCPU (1U << 4)
 #define LCB_F_MUTEX  (1U << 5)
 
-/* Waits of one CPU that spins: it may be interrupted, and spin for another lock meanwhile. */
+/* Waits of one spinning CPU. An interrupt may spin for another lock meanwhile. */
 #define HF_MAX_NESTED 8
 
 struct spin {
-	u64 lock; /* 0 where none is waited for */
+	u64 lock; /* 0 without a wait */
 	u64 since_ns;
 	u64 type;
 };
@@ -30,11 +30,12 @@ struct spin {
 struct spins {
 	struct spin of[HF_MAX_NESTED];
 	/*
-	 * One of the programs below runs. It is not called again meanwhile, but the other one
-	 * is, for what an interrupt waits for: of such a wait neither end must be noted.
+	 * One of the programs below runs. Meanwhile the kernel does not call it again, but calls
+	 * the other one for waits of an interrupt. Of such a wait neither the begin nor the end
+	 * must be noted.
 	 */
 	u64 busy;
-	u64 nr_skipped; /* waits that began so, and have not ended */
+	u64 nr_skipped; /* waits that began in this state, and have not ended */
 };
 
 struct {
@@ -44,7 +45,7 @@ struct {
 	__type(value, struct spins);
 } spinning SEC(".maps");
 
-/* Who sleeps for a lock may wake up on another CPU. */
+/* A task that sleeps for a lock may wake up on another CPU. */
 struct wait_key {
 	u64 lock;
 	u64 tid;
@@ -69,7 +70,7 @@ struct {
 	__type(value, struct hf_waits);
 } waits SEC(".maps");
 
-/* Waits that could not be noted because too many were, or while another one was. */
+/* Waits that were not noted: there were too many, or another one was being noted. */
 u64 nr_lost;
 
 static u32 type_of(u32 flags)
@@ -100,7 +101,7 @@ static struct spins *this_cpu(void)
 	return bpf_map_lookup_elem(&spinning, &zero);
 }
 
-/* Where the wait for @lock is noted, or for no lock at all if that is 0. */
+/* The note of the wait for @lock; a free one if @lock is 0. */
 static struct spin *find_spin(struct spins *all, u64 lock)
 {
 	u32 i;
@@ -114,7 +115,7 @@ static struct spin *find_spin(struct spins *all, u64 lock)
 
 static void begin_spin(struct spins *all, u64 lock, u32 type)
 {
-	/* It is still there if its end was not seen. */
+	/* The note is still there if the end of the wait was not seen. */
 	struct spin *spin = find_spin(all, lock) ?: find_spin(all, 0);
 
 	if (!spin) {
@@ -123,7 +124,7 @@ static void begin_spin(struct spins *all, u64 lock, u32 type)
 	}
 	spin->lock = lock;
 	spin->type = type;
-	/* Last, so that noting it is not in it. */
+	/* Last, so that the wait does not include the time of noting it. */
 	spin->since_ns = bpf_ktime_get_ns();
 }
 
@@ -132,7 +133,7 @@ static void begin_sleep(u64 lock, u32 type)
 	struct wait_key key = { .lock = lock, .tid = (u32)bpf_get_current_pid_tgid() };
 	struct wait w = { .since_ns = bpf_ktime_get_ns(), .type = type };
 
-	/* A mutex that is spun for and then slept for begins twice; the first time counts. */
+	/* A wait for a mutex that spins and then sleeps begins twice; the first begin counts. */
 	if (bpf_map_lookup_elem(&sleeping, &key))
 		return;
 	if (bpf_map_update_elem(&sleeping, &key, &w, BPF_NOEXIST))
@@ -176,7 +177,7 @@ static void end_wait(struct spins *all, u64 lock, u64 now)
 	sum->hist[slot]++;
 }
 
-/* A wait that begins, or ends, while another one is noted here. It is counted once. */
+/* A wait that begins or ends while another one is being noted here. It is counted once. */
 static void skip(struct spins *all, bool begins)
 {
 	if (begins) {
@@ -188,7 +189,10 @@ static void skip(struct spins *all, bool begins)
 	__sync_fetch_and_add(&nr_lost, 1);
 }
 
-/* Attached first, in the order of this file: a begin without an end would be a wait for ever. */
+/*
+ * This program comes first in the file and is attached first: a begin without an end would be an
+ * endless wait.
+ */
 SEC("tp_btf/contention_end")
 int BPF_PROG(contention_end, void *lock, int ret)
 {
