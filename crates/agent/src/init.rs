@@ -52,8 +52,9 @@ pub(crate) fn run() -> Result<Infallible, String> {
         std::env::set_var("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin");
         std::env::set_var("HOME", "/root");
     }
-    // Samples are wanted at a moment, not after the load has had its turns. It works for microseconds
-    // at a time and only when asked. Threads started later inherit it; children do not.
+    // Samples are wanted at a moment, not after the load has had its turns. It works for
+    // microseconds at a time and only when asked. Threads started later inherit it; children do
+    // not.
     let first = libc::sched_param { sched_priority: 1 };
     // SAFETY: plain system call with a valid pointer; a refusal leaves an ordinary task.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &first) };
@@ -71,8 +72,9 @@ pub(crate) fn run() -> Result<Infallible, String> {
     serve::as_init(port, role).map_err(|e| format!("serving on {}: {e}", path.display()))
 }
 
-/// Puts khugepaged to sleep for 50 days. It collapses pages of a QEMU with that one's memory locked, at nice
-/// 19: where CPUs are scarce QEMU waits half a second for it, under any scheduler, and so does a request to a guest.
+/// Puts khugepaged to sleep for 50 days. It collapses pages of a QEMU with that one's memory
+/// locked, at nice 19: where CPUs are scarce QEMU waits half a second for it, under any scheduler,
+/// and so does a request to a guest.
 fn stop_collapsing() {
     const SLEEP: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs";
     if let Err(e) = fs::write(SLEEP, u32::MAX.to_string()) {

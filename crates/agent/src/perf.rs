@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What CPUs count of a child: perf events of all its threads (perf_event_open(2)); and what KVM counts of its VMs.
+//! What CPUs count of a child: perf events of all its threads (perf_event_open(2)); and what KVM
+//! counts of its VMs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -173,8 +174,8 @@ fn read(mut file: &File) -> io::Result<Counted> {
     Ok(Counted { value, enabled_ns, running_ns })
 }
 
-/// What all have counted: where more events are wanted than a CPU has counters they take turns, and it is what it would have
-/// been all the time.
+/// What all have counted: where more events are wanted than a CPU has counters they take turns, and
+/// it is what it would have been all the time.
 fn together(all: &[Counted]) -> Result<u64, String> {
     /// Its turn would have come within less.
     const PATIENCE_NS: u64 = 50_000_000;

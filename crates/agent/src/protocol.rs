@@ -2,7 +2,8 @@
 //! What the lab and an agent say to each other: one JSON object a line, over a byte stream.
 //!
 //! The lab sends a [`Call`], the agent answers each with one [`Answer`] of the same id. Calls are
-//! served concurrently, so answers may come in another order. [`Request::Batch`] is served in order.
+//! served concurrently, so answers may come in another order. [`Request::Batch`] is served in
+//! order.
 //!
 //! ```text
 //! {"id":1,"op":"status","name":"hog0"}

@@ -116,8 +116,8 @@ impl Ring {
         }
     }
 
-    /// The last bytes, from the beginning of a line if there is more than `max_bytes`; first waits a
-    /// moment for the stream's end, which may come a little after that of its writer.
+    /// The last bytes, from the beginning of a line if there is more than `max_bytes`; first waits
+    /// a moment for the stream's end, which may come a little after that of its writer.
     pub(crate) fn tail(&self, max_bytes: usize, patience: Duration) -> String {
         let deadline = Instant::now() + patience;
         let mut inner = self.lock();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a context switch costs on the lab's host where no VM runs: round trips of a byte between two
-//! processes, as `perf bench sched pipe` does, under `scx_holdfast` with and without its knowledge of
-//! guests, over those under the stock scheduler. The host counts its instructions, so a noisy machine
-//! changes nothing.
+//! What a context switch costs on the lab's host where no VM runs: round trips of a byte between
+//! two processes, as `perf bench sched pipe` does, under `scx_holdfast` with and without its
+//! knowledge of guests, over those under the stock scheduler. The host counts its instructions, so
+//! a noisy machine changes nothing.
 //!
 //! ```text
 //! make build && cargo bench -p holdfast-lab --bench host_switches

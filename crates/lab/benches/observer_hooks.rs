@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What each hook of the observer costs in the lab's host, with a contended lock in 4 vCPUs and 2 hogs: the
-//! figures of docs/results.md.
+//! What each hook of the observer costs in the lab's host, with a contended lock in 4 vCPUs and 2
+//! hogs: the figures of docs/results.md.
 //!
 //! ```text
 //! make build && cargo bench -p holdfast-lab --bench observer_hooks

@@ -225,10 +225,11 @@ fn compare(
     })
 }
 
-/// What `contender` has by round over what `baseline` has, and in how many rounds both have something.
+/// What `contender` has by round over what `baseline` has, and in how many rounds both have
+/// something.
 ///
-/// Windows of two cases are not neighbours in time: their rounds only count them then, and the interval is as wide as it is
-/// for values drawn independently.
+/// Windows of two cases are not neighbours in time: their rounds only count them then, and the
+/// interval is as wide as it is for values drawn independently.
 pub(crate) fn over(
     contender: &BTreeMap<u32, f64>,
     baseline: &BTreeMap<u32, f64>,

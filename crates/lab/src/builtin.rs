@@ -8,8 +8,8 @@ use crate::experiment::{Experiment, ExperimentError};
 /// What `all` is.
 pub const ALL: &str = "all";
 
-/// Name and text of those that `all` is, in the order they are run: of the five sources, and of several
-/// VMs.
+/// Name and text of those that `all` is, in the order they are run: of the five sources, and of
+/// several VMs.
 const CAMPAIGN: [(&str, &str); 6] = [
     ("s1", include_str!("../../../experiments/sources/s1.toml")),
     ("s2", include_str!("../../../experiments/sources/s2.toml")),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Runs experiments and leaves a directory with what came of them: `result.json`, `report.html`, and
-//! `samples.jsonl`, which is written while the run goes on.
+//! Runs experiments and leaves a directory with what came of them: `result.json`, `report.html`,
+//! and `samples.jsonl`, which is written while the run goes on.
 
 use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Write};
@@ -52,8 +52,8 @@ pub struct Finished {
     pub report_path: PathBuf,
     /// Why it ended early, if it did.
     pub ended_by: Option<Error>,
-    /// Why the result, its page, `samples.jsonl` or what lets a later run go on with it could not be written, if
-    /// one of them could not.
+    /// Why the result, its page, `samples.jsonl` or what lets a later run go on with it could not
+    /// be written, if one of them could not.
     pub unwritten: Option<ResultError>,
 }
 
@@ -175,7 +175,8 @@ impl Campaign {
         twice.map_or(Ok(()), |name| Err(CampaignError::Namesakes(name.into())))
     }
 
-    /// Another run's result stays, under another name, if it is whole: this one may have been stopped early.
+    /// Another run's result stays, under another name, if it is whole: this one may have been
+    /// stopped early.
     fn keep_earlier(&self, ours: &RunResult, result: &Path, report: &Path, progress: &Progress) {
         let is_of_another = |r: &RunResult| r.provenance.date != ours.provenance.date;
         let Ok(earlier) = RunResult::read(result) else { return };
@@ -310,7 +311,8 @@ struct Log {
     out: PathBuf,
     path: PathBuf,
     unfinished: Unfinished,
-    /// Where lines go until there is one: a run that measures nothing leaves an earlier run's alone.
+    /// Where lines go until there is one: a run that measures nothing leaves an earlier run's
+    /// alone.
     beside: Option<PathBuf>,
     file: File,
     /// What is not in the file yet: a disk that was full may have room by the next window.
@@ -373,8 +375,8 @@ impl Drop for Log {
     }
 }
 
-/// Writes `bytes` and drops what was written, so that the next try goes on where one failed, within a
-/// line, too.
+/// Writes `bytes` and drops what was written, so that the next try goes on where one failed, within
+/// a line, too.
 fn write_out(file: &mut File, bytes: &mut Vec<u8>) -> std::io::Result<()> {
     while !bytes.is_empty() {
         match file.write(bytes) {

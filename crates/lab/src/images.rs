@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! File systems of the lab's host and guests: initramfs archives, built from a declaration, the same
-//! bytes for the same input, cached by content. Nothing in them is started but the agent.
+//! File systems of the lab's host and guests: initramfs archives, built from a declaration, the
+//! same bytes for the same input, cached by content. Nothing in them is started but the agent.
 
 mod cpio;
 mod elf;
@@ -241,8 +241,8 @@ pub fn guest(parts: &Parts, kernel: Kernel, local: &Local<'_>) -> Result<Manifes
     Ok(image)
 }
 
-/// The program `holdfast` in a guest, with this machine's libraries and loader in a directory of their
-/// own: the workloads' are Debian's.
+/// The program `holdfast` in a guest, with this machine's libraries and loader in a directory of
+/// their own: the workloads' are Debian's.
 fn add_holdfast(image: &mut Manifest, program: &Path) -> Result<()> {
     let (loader, libraries) = elf::closure(program, elf::find_on_machine)?;
     image.local(&format!("{DIST}/holdfast"), program)?;

@@ -10,8 +10,8 @@ const TOGETHER_NS: u64 = 500_000_000;
 static ASKED_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Makes SIGINT, SIGTERM and SIGHUP end waits in this crate with
-/// [`Error::Interrupted`](crate::Error::Interrupted), so that what is running is dropped in order. One that
-/// is ignored stays so: `nohup`, or a shell that started this in the background, meant it.
+/// [`Error::Interrupted`](crate::Error::Interrupted), so that what is running is dropped in order.
+/// One that is ignored stays so: `nohup`, or a shell that started this in the background, meant it.
 pub fn install() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         if action(signal) == libc::SIG_IGN {
@@ -47,7 +47,8 @@ extern "C" fn handler(signal: libc::c_int) {
 
 fn monotonic_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: async-signal-safe, and `now` is valid for the call, which does not fail for this clock.
+    // SAFETY: async-signal-safe, and `now` is valid for the call, which does not fail for this
+    // clock.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

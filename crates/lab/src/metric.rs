@@ -72,8 +72,8 @@ pub enum Metric {
     ShareDeviationPoints,
     /// Operations per second of the one workload that runs beside the case's own.
     BesideThroughput,
-    /// Work per CPU-second of the VM over that of the one workload that runs beside it: where both are the
-    /// same, a yardstick that is as slow as the machine is at that moment.
+    /// Work per CPU-second of the VM over that of the one workload that runs beside it: where both
+    /// are the same, a yardstick that is as slow as the machine is at that moment.
     WorkOverBeside,
     /// CPU time of all that runs beside the VM, hogs apart, in percent of one CPU.
     BesideCpuPercent,
@@ -113,7 +113,8 @@ pub enum Metric {
     BranchMissesPerOp,
     /// How often the VM left guest mode for an operation, as KVM counts it.
     VmExitsPerOp,
-    /// Time that vCPUs which have halted keep their CPU polling for an operation, as KVM counts it, µs.
+    /// Time that vCPUs which have halted keep their CPU polling for an operation, as KVM counts it,
+    /// µs.
     HaltPollUsPerOp,
     /// Cycles for an instruction (CPI).
     CyclesPerInstruction,

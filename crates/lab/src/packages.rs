@@ -72,7 +72,8 @@ pub enum Kernel {
     #[default]
     #[serde(rename = "7")]
     Linux7,
-    /// Debian 13's newest backport, which is often ahead of testing: the one that its users have for sched_ext.
+    /// Debian 13's newest backport, which is often ahead of testing: the one that its users have
+    /// for sched_ext.
     #[serde(rename = "backports")]
     Backports,
 }
@@ -177,9 +178,10 @@ impl Packages {
         Ok(Packages { apt, cache: cache.to_owned(), indices: BTreeMap::new() })
     }
 
-    /// Where the cache is unless somebody says otherwise: `$XDG_CACHE_HOME/holdfast`, or `.cache/holdfast` in the
-    /// user's home. What is in it is run: it must never be where others can write, as in a directory for
-    /// temporary files. Who has no home is sent to where only root can write.
+    /// Where the cache is unless somebody says otherwise: `$XDG_CACHE_HOME/holdfast`, or
+    /// `.cache/holdfast` in the user's home. What is in it is run: it must never be where others
+    /// can write, as in a directory for temporary files. Who has no home is sent to where only root
+    /// can write.
     pub fn default_cache() -> PathBuf {
         let set = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
         let home = || std::env::home_dir().map(|home| home.join(".cache"));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Reads what `holdfast preemptions --json` prints (`holdfast.preemptions/1`), as far as the lab needs it.
+//! Reads what `holdfast preemptions --json` prints (`holdfast.preemptions/1`), as far as the lab
+//! needs it.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +55,8 @@ pub fn parse(line: &serde_json::Value) -> Option<Report> {
     Report::deserialize(line).ok()
 }
 
-/// What happened between two reports to the VM whose process is `pid`, for each class that is known.
+/// What happened between two reports to the VM whose process is `pid`, for each class that is
+/// known.
 ///
 /// Nothing is known if the VM is not in both reports or if events were lost between them; of a VM
 /// with a vCPU that cannot be read only [`Class::Unknown`] is known.

@@ -179,7 +179,8 @@ pub struct SchedulerCounter {
     pub case: String,
     /// Name of the contender.
     pub contender: String,
-    /// Process of the VM beside that it is of; absent if it is of the host and of the VM that is measured.
+    /// Process of the VM beside that it is of; absent if it is of the host and of the VM that is
+    /// measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<String>,
     /// What it calls the counter.
@@ -201,8 +202,8 @@ pub struct GraceNeed {
     pub contender: String,
     /// Windows that count and in which it said something.
     pub windows: u32,
-    /// Sum over them of the graces that ended because the vCPU left its critical section: `[i]` counts
-    /// those that took [2^i, 2^(i+1)) us, the last one longer ones, too.
+    /// Sum over them of the graces that ended because the vCPU left its critical section: `[i]`
+    /// counts those that took [2^i, 2^(i+1)) us, the last one longer ones, too.
     pub us_log2: Vec<u64>,
 }
 
@@ -424,8 +425,8 @@ impl RunResult {
     }
 }
 
-/// Writes `path` whole or not at all, so that a full disk does not leave half of it in the place of an
-/// older one.
+/// Writes `path` whole or not at all, so that a full disk does not leave half of it in the place of
+/// an older one.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Runs that were stopped go on where they were: what is left beside the samples to know them by, and
-//! which windows need not be measured again.
+//! Runs that were stopped go on where they were: what is left beside the samples to know them by,
+//! and which windows need not be measured again.
 //!
-//! `unfinished.json` is there from the first window of a run to its last. It says what is run, by which
-//! programs, so that nothing is mixed that was not measured alike.
+//! `unfinished.json` is there from the first window of a run to its last. It says what is run, by
+//! which programs, so that nothing is mixed that was not measured alike.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -46,8 +46,8 @@ impl Unfinished {
         let _ = std::fs::remove_file(out.join(FILE));
     }
 
-    /// What an earlier run of the same left in `out`; else why there is nothing to go on with, if there
-    /// is something.
+    /// What an earlier run of the same left in `out`; else why there is nothing to go on with, if
+    /// there is something.
     pub(crate) fn find(
         out: &Path,
         experiments: &[Experiment],
@@ -63,7 +63,8 @@ impl Unfinished {
             return Err("its programs were others".into());
         }
         let log = read(out, SAMPLES)?.unwrap_or_default();
-        // The last line of a run that was killed may be half a line, which may end within a character.
+        // The last line of a run that was killed may be half a line, which may end within a
+        // character.
         let mut samples: Vec<Sample> = log
             .split(|byte| *byte == b'\n')
             .filter_map(|line| serde_json::from_slice(line).ok())

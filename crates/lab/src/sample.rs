@@ -20,7 +20,8 @@ pub struct Snapshot {
     pub cpu: CpuTimes,
     /// The workload's counters; guest clock.
     pub workload: Counters,
-    /// How all CPUs of its guest spent their time, as that accounts for it; absent if it did not say.
+    /// How all CPUs of its guest spent their time, as that accounts for it; absent if it did not
+    /// say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<GuestTimes>,
     /// The counters of what ran beside it, in the order of [`Sample::beside`]; clocks of their own.
@@ -29,10 +30,12 @@ pub struct Snapshot {
     /// What the observer said, verbatim; absent if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observer: Option<serde_json::Value>,
-    /// What the scheduler says that it counted since it was asked before; absent if it says nothing.
+    /// What the scheduler says that it counted since it was asked before; absent if it says
+    /// nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<Counted>,
-    /// What the host's CPUs counted of the VM's process; absent if nobody asked, or they count nothing.
+    /// What the host's CPUs counted of the VM's process; absent if nobody asked, or they count
+    /// nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub perf: Option<PerfCounts>,
 }
@@ -84,14 +87,17 @@ pub struct Sample {
     /// Why this window does not count; absent if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// Name of the VM's process in the snapshots; of the workload's own, in whose place it is, where that ran on the host.
+    /// Name of the VM's process in the snapshots; of the workload's own, in whose place it is,
+    /// where that ran on the host.
     pub vm: String,
     /// Names of the hogs in the snapshots.
     pub hogs: Vec<String>,
-    /// Names, in the snapshots, of what else ran a workload: VMs' processes, and programs of the host.
+    /// Names, in the snapshots, of what else ran a workload: VMs' processes, and programs of the
+    /// host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<String>,
-    /// `cpu.weight` of the control group that each of all these had to itself; empty if they were in none.
+    /// `cpu.weight` of the control group that each of all these had to itself; empty if they were
+    /// in none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, u32>,
     /// Counters at its beginning; absent if the window did not get that far.
@@ -135,7 +141,8 @@ impl Sample {
         }
     }
 
-    /// Works out [`Sample::metrics`] on a host of `pcpus` CPUs; a window without both ends has none.
+    /// Works out [`Sample::metrics`] on a host of `pcpus` CPUs; a window without both ends has
+    /// none.
     pub fn work_out(&mut self, pcpus: u32) {
         self.metrics.clear();
         let (Some(before), Some(after)) = (&self.before, &self.after) else {
@@ -269,16 +276,16 @@ impl Sample {
         }
     }
 
-    /// What the scheduler counted in this window, of the host and of the VM that is measured, each per
-    /// second of VM CPU time.
+    /// What the scheduler counted in this window, of the host and of the VM that is measured, each
+    /// per second of VM CPU time.
     pub fn scheduler_counters(&self) -> BTreeMap<String, f64> {
         let Some([old, new]) = self.counted() else { return BTreeMap::new() };
         let rates = new.per_second(old, self.pid_of(&self.vm));
         self.per_cpu_second_of(&self.vm, rates)
     }
 
-    /// The same of the VM named `vm` alone, which ran beside it, each per second of that one's CPU time. Empty
-    /// if it is none.
+    /// The same of the VM named `vm` alone, which ran beside it, each per second of that one's CPU
+    /// time. Empty if it is none.
     pub fn scheduler_counters_beside(&self, vm: &str) -> BTreeMap<String, f64> {
         let Some([old, new]) = self.counted() else { return BTreeMap::new() };
         self.per_cpu_second_of(vm, new.per_second_of(old, self.pid_of(vm)))
@@ -294,8 +301,8 @@ impl Sample {
     }
 
     /// Graces of the VM that is measured that ended in this window because a vCPU left its critical
-    /// section: `[i]` counts those that took [2^i, 2^(i+1)) us. Empty if the window does not count, or the
-    /// scheduler does not say.
+    /// section: `[i]` counts those that took [2^i, 2^(i+1)) us. Empty if the window does not count,
+    /// or the scheduler does not say.
     pub fn grace_need_us_log2(&self) -> Vec<u64> {
         match self.counted() {
             Some([_, new]) if self.is_valid() => new.grace_need_us_log2(self.pid_of(&self.vm)),
@@ -303,7 +310,8 @@ impl Sample {
         }
     }
 
-    /// What the scheduler said at both ends; what it says at the second is of the time between them.
+    /// What the scheduler said at both ends; what it says at the second is of the time between
+    /// them.
     fn counted(&self) -> Option<[&Counted; 2]> {
         let [before, after] = [self.before.as_ref()?, self.after.as_ref()?];
         Some([before.scheduler.as_ref()?, after.scheduler.as_ref()?])
@@ -334,8 +342,8 @@ enum Owner {
     Hogs,
 }
 
-/// The threads that are there at the end, and for how many ns each ran and waited. One that was not there before started
-/// in between.
+/// The threads that are there at the end, and for how many ns each ran and waited. One that was not
+/// there before started in between.
 fn threads_between<'a>(
     before: &'a CpuTimes,
     after: &'a CpuTimes,
@@ -355,7 +363,8 @@ fn cpus_of(name: &str, before: &CpuTimes, after: &CpuTimes) -> f64 {
     if passed_ns == 0 { 0.0 } else { ran_ns as f64 / passed_ns as f64 }
 }
 
-/// How many are in a histogram. In floating point: the sum of what somebody else wrote may be too large.
+/// How many are in a histogram. In floating point: the sum of what somebody else wrote may be too
+/// large.
 pub(crate) fn total(hist: &[u64]) -> f64 {
     hist.iter().map(|n| *n as f64).sum()
 }
@@ -393,7 +402,8 @@ fn guest_times(before: &Snapshot, after: &Snapshot) -> Vec<(Metric, f64)> {
     times.into_iter().chain(switches).collect()
 }
 
-/// What the CPUs and KVM counted for an operation, and of each other; an event that they do not count is in none of it.
+/// What the CPUs and KVM counted for an operation, and of each other; an event that they do not
+/// count is in none of it.
 fn perf_events(
     before: &Snapshot,
     after: &Snapshot,

@@ -148,7 +148,8 @@ fn what_runs_beside_the_vm_has_a_share_of_its_own() {
     let work = sample.metrics[&Metric::WorkPerVmCpuSecond];
     near(Metric::WorkOverBeside, work / (500.0 / 0.7));
     near(Metric::ShareOverBesidePoints, 10.0);
-    // One wants a tenth of a CPU; the others want all and share the rest of what was used, 1.9 CPUs.
+    // One wants a tenth of a CPU; the others want all and share the rest of what was used, 1.9
+    // CPUs.
     near(Metric::VmFairSharePercent, 190.0 / 3.0);
     near(Metric::BesideShareDeviationPoints, 70.0 - (10.0 + 190.0 / 3.0));
     near(Metric::TimePerOpUs, 1000.0);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a contender counts of itself: the statistics that schedulers of the sched_ext project serve on a
-//! Unix socket (the crate `scx_stats`).
+//! What a contender counts of itself: the statistics that schedulers of the sched_ext project serve
+//! on a Unix socket (the crate `scx_stats`).
 //!
-//! Each connection is told what was counted since its last request, so that a request at both ends of a
-//! window gives, at the end, what was counted in it.
+//! Each connection is told what was counted since its last request, so that a request at both ends
+//! of a window gives, at the end, what was counted in it.
 
 use std::collections::BTreeMap;
 
@@ -61,8 +61,8 @@ impl Counted {
         counts.filter_map(|(name, v)| Some((name.clone(), v.as_f64()? / seconds))).collect()
     }
 
-    /// How long graces of the VM whose process is `vm` took that ended because a vCPU left its critical
-    /// section: `[i]` counts [2^i, 2^(i+1)) us. Empty if the scheduler does not say.
+    /// How long graces of the VM whose process is `vm` took that ended because a vCPU left its
+    /// critical section: `[i]` counts [2^i, 2^(i+1)) us. Empty if the scheduler does not say.
     pub fn grace_need_us_log2(&self, vm: i32) -> Vec<u64> {
         let need = self.of_vm(vm).and_then(|counts| counts.get("grace_need_us_log2"));
         let need = need.and_then(Value::as_array).into_iter().flatten();

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Whose CPU time was whose, and whose it should have been.
 //!
-//! Fair is *max-min fair*: CPU time is poured into all runnable threads at the same rate until one has
-//! all it wants; what is left goes to the others in the same manner. The lab starts everything at the same nice
-//! level, so threads have equal weights; where children have control groups these share by their weights.
+//! Fair is *max-min fair*: CPU time is poured into all runnable threads at the same rate until one
+//! has all it wants; what is left goes to the others in the same manner. The lab starts everything
+//! at the same nice level, so threads have equal weights; where children have control groups these
+//! share by their weights.
 
 /// The part of a CPU that a thread wants: what it would use if it never had to wait for one.
 ///
 /// It ran for `run`, was runnable without a CPU for `wait`, and slept for the rest of a window (all
-/// in parts of the window). Without the waits the same running and sleeping would have taken
-/// `run + sleep`, so it wants `run / (run + sleep)`: 1 for an endless loop, however little it got, and
+/// in parts of the window). Without the waits the same running and sleeping would have taken `run +
+/// sleep`, so it wants `run / (run + sleep)`: 1 for an endless loop, however little it got, and
 /// little for a thread that wakes up, does little and sleeps again, however long it waited each
 /// time. (Counting waits as demand would credit a thread with the length of the queue it stood in.)
 pub fn demand(run: f64, wait: f64) -> f64 {
@@ -28,8 +29,8 @@ pub struct Party {
 
 /// The max-min fair allocation of `capacity` CPUs to parties of these weights.
 ///
-/// None gets more than it wants, and none could have more for its weight without taking it from one that has no more
-/// for its own.
+/// None gets more than it wants, and none could have more for its weight without taking it from one
+/// that has no more for its own.
 ///
 /// ```
 /// use holdfast_lab::share::{Party, max_min};

@@ -35,8 +35,8 @@ struct Lock {
 }
 
 impl SpinWaits {
-    /// Sums what `printed` says of the time from `from_ns` to `to_ns` of the guest's clock; none if it
-    /// says nothing of it, or if waits were lost.
+    /// Sums what `printed` says of the time from `from_ns` to `to_ns` of the guest's clock; none if
+    /// it says nothing of it, or if waits were lost.
     pub fn within(printed: &str, from_ns: u64, to_ns: u64) -> Option<SpinWaits> {
         let lines = printed.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
         let inside = lines.filter(|line| {

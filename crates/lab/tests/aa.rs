@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The stock scheduler against itself, on recorded windows: there is no difference, and the statistics
-//! must not find one more often than they promise.
+//! The stock scheduler against itself, on recorded windows: there is no difference, and the
+//! statistics must not find one more often than they promise.
 //!
-//! `data/aa-*.json` are results of `holdfast lab run experiments/aa.toml`, without the raw counters.
+//! `data/aa-*.json` are results of `holdfast lab run experiments/aa.toml`, without the raw
+//! counters.
 
 use std::path::Path;
 
@@ -60,8 +61,8 @@ fn stock_against_stock_is_significant_in_no_more_than_one_of_twenty_splits() {
                     let values = series(&result, e, case, metric);
                     let nr_rounds = values.len() / 2;
                     assert!(nr_rounds >= 6, "{}: {nr_rounds} rounds", case.name);
-                    // The other half are these with the two contenders swapped. Beyond 12 rounds there
-                    // would be too many to try.
+                    // The other half are these with the two contenders swapped. Beyond 12 rounds
+                    // there would be too many to try.
                     let values = &values[..2 * nr_rounds.min(12)];
                     let nr_splits = 1u64 << (values.len() / 2 - 1);
                     let is_significant = |labels: &u64| {

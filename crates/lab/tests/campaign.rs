@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A run that is interrupted keeps what it has. In a test program of its own: the signal is for all of it.
+//! A run that is interrupted keeps what it has. In a test program of its own: the signal is for all
+//! of it.
 
 mod local;
 

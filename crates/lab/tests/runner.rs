@@ -31,7 +31,8 @@ fn run_with(
         &Progress::silent(),
         &Part::whole(),
         &mut |sample| {
-            // On a busy machine a window may have to be tried again; these tests are not about that.
+            // On a busy machine a window may have to be tried again; these tests are not about
+            // that.
             if sample.problem.as_ref().is_none_or(|p| !p.contains("had to wait too long")) {
                 keep(&sample);
                 samples.push(sample);

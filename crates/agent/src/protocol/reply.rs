@@ -206,8 +206,8 @@ pub struct Counters {
 pub struct PerfCounts {
     /// `CLOCK_MONOTONIC` when it was read.
     pub t_ns: u64,
-    /// Event (`cycles`, `instructions`, `cache_references`, `cache_misses`, `branches`, `branch_misses`): its count, scaled
-    /// up where it was not counted all the time.
+    /// Event (`cycles`, `instructions`, `cache_references`, `cache_misses`, `branches`,
+    /// `branch_misses`): its count, scaled up where it was not counted all the time.
     pub counts: BTreeMap<String, u64>,
     /// Event that is not counted: why.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

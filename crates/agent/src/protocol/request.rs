@@ -109,7 +109,8 @@ pub enum Request {
         /// File the workload was given with `--counters`.
         path: String,
     },
-    /// Have CPUs count what the threads of a child do from now on: those it has, and those they begin.
+    /// Have CPUs count what the threads of a child do from now on: those it has, and those they
+    /// begin.
     PerfStart {
         /// Child to count.
         name: String,
@@ -201,8 +202,8 @@ impl Request {
     /// How long may be waited for an answer that takes no time in itself.
     fn answer_ms(&self) -> u64 {
         match self {
-            // Asked again and again of a guest that boots; an answer that a reset has swallowed must
-            // not hold that up.
+            // Asked again and again of a guest that boots; an answer that a reset has swallowed
+            // must not hold that up.
             Request::Hello => 10_000,
             // KVM takes an emulated host ten seconds, and many times as long beside others.
             Request::LoadModule { .. } => 180_000,
@@ -259,7 +260,8 @@ pub struct Group {
     pub group: String,
     /// `cpu.weight` of the first group of this path.
     pub weight: u32,
-    /// What threads' names begin with, such as `CPU 0/`, and the group below for each; the first that fits counts.
+    /// What threads' names begin with, such as `CPU 0/`, and the group below for each; the first
+    /// that fits counts.
     #[serde(default)]
     pub threads: Vec<(String, String)>,
 }

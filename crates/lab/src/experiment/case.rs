@@ -42,7 +42,8 @@ pub struct Case {
     pub name: String,
     /// One of [`WORKLOADS`], or on the host of [`WORKLOADS_ON_HOST`].
     pub workload: String,
-    /// Threads or processes of the workload; as many as the guest has vCPUs, or the host CPUs, unless given.
+    /// Threads or processes of the workload; as many as the guest has vCPUs, or the host CPUs,
+    /// unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
     /// More arguments for the workload.
@@ -63,7 +64,8 @@ pub struct Case {
     /// Length of this case's windows, ms, where the experiment's does not suit it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length_ms: Option<u64>,
-    /// Operations of its workload that are done before a window begins, if the warm-up is too short for them.
+    /// Operations of its workload that are done before a window begins, if the warm-up is too short
+    /// for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warmup_ops: Option<u64>,
     /// Whether a quick run leaves it out.

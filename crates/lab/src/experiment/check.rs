@@ -224,7 +224,8 @@ impl Experiment {
     fn check_expectations(&self, found: &mut Problems) {
         let contenders = || self.contenders.iter().map(|c| c.name.as_str());
         for e in &self.expect {
-            // One that is written for several is here once for each, so that a number would mislead.
+            // One that is written for several is here once for each, so that a number would
+            // mislead.
             let place = format!("expect({}, {}, {})", e.case, e.contender, e.metric);
             let key = |field: &str| format!("{place}.{field}");
             if !self.cases.iter().any(|c| c.name == e.case) {

@@ -88,7 +88,8 @@ pub struct Expectation {
     pub max: Option<f64>,
 }
 
-/// An expectation as it is written: of one case, contender and metric, or of every combination of several.
+/// An expectation as it is written: of one case, contender and metric, or of every combination of
+/// several.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -156,7 +157,8 @@ impl Written {
     }
 }
 
-/// A name, or an array of names that is not empty. (An untagged enum would lose what is wrong with one.)
+/// A name, or an array of names that is not empty. (An untagged enum would lose what is wrong with
+/// one.)
 fn one_or_many<'de, D, T>(d: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,

@@ -130,8 +130,8 @@ pub struct Experiment {
     pub baseline: Option<String>,
     /// What is run under every contender.
     pub cases: Vec<Case>,
-    /// What the result must show; one that is written for several cases, contenders or metrics is here
-    /// once for each.
+    /// What the result must show; one that is written for several cases, contenders or metrics is
+    /// here once for each.
     #[serde(default, deserialize_with = "expect::expand")]
     pub expect: Vec<Expectation>,
 }
@@ -146,8 +146,8 @@ pub struct Host {
     pub memory_mib: u32,
     /// What its clock goes by.
     pub clock: Clock,
-    /// Whether what is compared is in control groups: each guest in one with one for each of its vCPUs, as libvirt
-    /// has them, each loop and each other program in its own.
+    /// Whether what is compared is in control groups: each guest in one with one for each of its
+    /// vCPUs, as libvirt has them, each loop and each other program in its own.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cgroups: bool,
     /// pCPUs it was written for, if it was scaled to others; the lab writes it.
@@ -193,13 +193,15 @@ pub struct Guest {
     /// More words for the guest's kernel command line.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cmdline: String,
-    /// CPUs of the host its vCPUs are pinned to, one each in turn and round again; not pinned if empty.
+    /// CPUs of the host its vCPUs are pinned to, one each in turn and round again; not pinned if
+    /// empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pin: Vec<u32>,
     /// How many CPUs each of these is: from that one on, and a vCPU may run on all of them.
     #[serde(skip_serializing_if = "is_one")]
     pub pin_width: u32,
-    /// Whether it stays as it is, with the threads of its workloads, where the experiment is scaled to a larger host.
+    /// Whether it stays as it is, with the threads of its workloads, where the experiment is scaled
+    /// to a larger host.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub fixed: bool,
     /// Whether the guest itself times its waits for spinlocks (`holdfast spins`).
@@ -276,7 +278,8 @@ pub struct Defaults {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Windows {
-    /// Time between the first operation of the workload, which every window starts, and the first sample, ms.
+    /// Time between the first operation of the workload, which every window starts, and the first
+    /// sample, ms.
     pub warmup_ms: u64,
     /// Length of a window, ms.
     pub length_ms: u64,
@@ -284,7 +287,8 @@ pub struct Windows {
     pub rounds: u32,
     /// Whether the observer counts preemptions beside every contender.
     pub observe: bool,
-    /// Whether the host's CPUs count cycles, instructions, and misses of caches and branches in the VM's process.
+    /// Whether the host's CPUs count cycles, instructions, and misses of caches and branches in the
+    /// VM's process.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub counters: bool,
 }
@@ -436,8 +440,8 @@ impl Experiment {
         contender.observe.unwrap_or(self.windows.observe)
     }
 
-    /// The same in a fraction of the time: fewer and shorter windows, without the cases that are slow.
-    /// What it shows is a direction; it has too few rounds for a significant difference.
+    /// The same in a fraction of the time: fewer and shorter windows, without the cases that are
+    /// slow. What it shows is a direction; it has too few rounds for a significant difference.
     pub fn quick(mut self) -> Experiment {
         // What a guest prints of its spinlocks every so often has to lie within its windows.
         let times_spins = self.guests.values().any(|guest| guest.spins);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Experiments on another number of pCPUs than they are written for: `--here` on a real host.
 //!
-//! What a cell is about is how many runnable threads there are for a CPU and who is pinned with whom, so everything that is
-//! counted grows by the same whole factor. A machine whose CPUs are no multiple has some that are not used: half a vCPU more
-//! would be another experiment.
+//! What a cell is about is how many runnable threads there are for a CPU and who is pinned with
+//! whom, so everything that is counted grows by the same whole factor. A machine whose CPUs are no
+//! multiple has some that are not used: half a vCPU more would be another experiment.
 
 use super::{Beside, Experiment, ExperimentError, Guest, ON_HOST};
 
@@ -11,8 +11,9 @@ use super::{Beside, Experiment, ExperimentError, Guest, ON_HOST};
 const RESERVE_MIB: u64 = 1024;
 
 impl Experiment {
-    /// The same with `cpus` of the running machine as its pCPUs, which has `memory_mib` for guests: with as many of them as make
-    /// a multiple of the pCPUs it is written for and keep it within what experiments may have, in their order.
+    /// The same with `cpus` of the running machine as its pCPUs, which has `memory_mib` for guests:
+    /// with as many of them as make a multiple of the pCPUs it is written for and keep it within
+    /// what experiments may have, in their order.
     ///
     /// # Errors
     /// If they are fewer than it is written for.
@@ -32,8 +33,8 @@ impl Experiment {
         Ok(scaled)
     }
 
-    /// What was done to it and which CPUs of the machine, of which `nr_online` are online, it uses; none if it has a host of its
-    /// own.
+    /// What was done to it and which CPUs of the machine, of which `nr_online` are online, it uses;
+    /// none if it has a host of its own.
     pub fn scaling(&self, nr_online: u32) -> Option<String> {
         let host = &self.host;
         if host.cpus.is_empty() {
@@ -100,8 +101,8 @@ impl Experiment {
 }
 
 impl Guest {
-    /// CPU k becomes the k-th block of `factor` CPUs. vCPUs that have a CPU to themselves have one in it; those that share one
-    /// share all of it.
+    /// CPU k becomes the k-th block of `factor` CPUs. vCPUs that have a CPU to themselves have one
+    /// in it; those that share one share all of it.
     fn grow(&mut self, factor: u32) {
         if self.fixed {
             self.pin.iter_mut().for_each(|cpu| *cpu = cpu.saturating_mul(factor));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The `newc` format of initramfs archives (the kernel's
-//! `Documentation/driver-api/early-userspace/buffer-format.rst`), the same bytes for the same input.
+//! `Documentation/driver-api/early-userspace/buffer-format.rst`), the same bytes for the same
+//! input.
 
 use std::io::{self, Write};
 

@@ -36,7 +36,8 @@ impl Modules {
         Ok(Modules { files, builtin: text.lines().filter_map(module_name).collect() })
     }
 
-    /// Adds those of `wanted` that exist as modules, and lists those of `at_boot` to be loaded at boot.
+    /// Adds those of `wanted` that exist as modules, and lists those of `at_boot` to be loaded at
+    /// boot.
     pub(super) fn add(
         &self,
         manifest: &mut Manifest,

@@ -170,8 +170,8 @@ fn read_answers(stream: UnixStream, pending: &Mutex<Pending>) {
     }
 }
 
-/// An answer, or that there was one which makes no sense; `None` for half a line, which a host leaves
-/// that resets.
+/// An answer, or that there was one which makes no sense; `None` for half a line, which a host
+/// leaves that resets.
 fn understand(line: &[u8]) -> Option<Answer> {
     let why = match serde_json::from_slice(line) {
         Ok(answer) => return Some(answer),

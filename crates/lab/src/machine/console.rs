@@ -42,7 +42,8 @@ impl Console {
         });
     }
 
-    /// Waits until all streams have ended: only then are the last words of a process known to be here.
+    /// Waits until all streams have ended: only then are the last words of a process known to be
+    /// here.
     pub(super) fn settle(&self, limit: Duration) {
         let open = |lines: &mut Lines| lines.open > 0;
         drop(self.ended.wait_timeout_while(self.lock(), limit, open));

@@ -12,8 +12,9 @@ use crate::error::{Error, Result};
 
 /// What a guest may take to boot, whatever its host took: between these.
 const BOOT_LIMITS: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(300)];
-/// And in times of what its host took. One takes about as long as the other, or twice with a busy scheduler; six times
-/// was not enough on a machine whose CPUs three other programs wanted, too, who came after the host had booted.
+/// And in times of what its host took. One takes about as long as the other, or twice with a busy
+/// scheduler; six times was not enough on a machine whose CPUs three other programs wanted, too,
+/// who came after the host had booted.
 const BOOT_LIMIT_IN_HOST_BOOTS: u32 = 10;
 /// Longest a killed QEMU may take to go.
 const END_LIMIT_MS: u64 = 20_000;

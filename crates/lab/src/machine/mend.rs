@@ -1,27 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Mends for QEMU's emulation, in a copy of the program; each is found by what the code does, not by where it is.
+//! Mends for QEMU's emulation, in a copy of the program; each is found by what the code does, not
+//! by where it is.
 //!
-//! **Interrupts are delivered once.** KVM has VMRUN inject a guest's interrupts. QEMU's `helper_vmrun()` delivers an
-//! external one itself, by `do_interrupt_x86_hardirq()`, but leaves its vector in `CPUState.exception_index`, where it
-//! waits for the next thing that clears it. An emulated CPU that is asked to leave its loop before that
-//! (`cpu_handle_interrupt()` sees `exit_request` and no interrupt) takes it for an exception that is still to be
-//! delivered: the guest gets its interrupt twice, the second time with interrupts off, in the first instruction of
-//! the handler or below a lock that the handler takes. It panics, hangs or ends in a triple fault. The other kinds of
-//! event leave `helper_vmrun()` for the loop and need the vector; for an external interrupt the store is of no use
-//! and left out.
+//! **Interrupts are delivered once.** KVM has VMRUN inject a guest's interrupts. QEMU's
+//! `helper_vmrun()` delivers an external one itself, by `do_interrupt_x86_hardirq()`, but leaves
+//! its vector in `CPUState.exception_index`, where it waits for the next thing that clears it. An
+//! emulated CPU that is asked to leave its loop before that (`cpu_handle_interrupt()` sees
+//! `exit_request` and no interrupt) takes it for an exception that is still to be delivered: the
+//! guest gets its interrupt twice, the second time with interrupts off, in the first instruction of
+//! the handler or below a lock that the handler takes. It panics, hangs or ends in a triple fault.
+//! The other kinds of event leave `helper_vmrun()` for the loop and need the vector; for an
+//! external interrupt the store is of no use and left out.
 //!
 //! The others are for hosts whose clock counts instructions.
 //!
-//! **A CPU that spins takes its time.** `helper_pause()` leaves the loop for good, so that other emulated CPUs get the
-//! rest of its turn: spinning would cost next to nothing. It still ends the translated block, but goes on with the
-//! same CPU, and counts for as many instructions as [`PAUSE`] says: a CPU takes tens of cycles for it.
+//! **A CPU that spins takes its time.** `helper_pause()` leaves the loop for good, so that other
+//! emulated CPUs get the rest of its turn: spinning would cost next to nothing. It still ends the
+//! translated block, but goes on with the same CPU, and counts for as many instructions as
+//! [`PAUSE`] says: a CPU takes tens of cycles for it.
 //!
-//! **Turns are short.** CPUs take turns until the next timer, which may be milliseconds away: every CPU would be
-//! stolen from the host for as long, again and again. `icount_percpu_budget()` says [`TURN`] instead.
+//! **Turns are short.** CPUs take turns until the next timer, which may be milliseconds away: every
+//! CPU would be stolen from the host for as long, again and again. `icount_percpu_budget()` says
+//! [`TURN`] instead.
 //!
-//! **PAUSE exits once in [`PAUSES`].** The pause filter has no counter in QEMU: a guest whose PAUSE is intercepted exits
-//! at each, and what a spinning vCPU does is to exit. `helper_svm_check_intercept()` counts; there is room for the code
-//! in `icount_percpu_budget()`, and for the number in `replay_break_icount`, which only replays use.
+//! **PAUSE exits once in [`PAUSES`].** The pause filter has no counter in QEMU: a guest whose PAUSE
+//! is intercepted exits at each, and what a spinning vCPU does is to exit.
+//! `helper_svm_check_intercept()` counts; there is room for the code in `icount_percpu_budget()`,
+//! and for the number in `replay_break_icount`, which only replays use.
 
 use std::fs::{self, Permissions};
 use std::io::Write;
@@ -42,14 +47,15 @@ use crate::progress::Progress;
 /// Raised when a mend changes: copies made before are not used any more.
 const VERSION: u32 = 5;
 
-/// Instructions that a CPU executes before it is another's turn: a microsecond, about what it takes one CPU to make
-/// another notice something.
+/// Instructions that a CPU executes before it is another's turn: a microsecond, about what it takes
+/// one CPU to make another notice something.
 const TURN: u32 = 1000;
 
 /// Instructions that a PAUSE takes the time of: 40 ns where two CPUs take turns, as on hardware.
 const PAUSE: u8 = 20;
 
-/// PAUSEs for each that exits: with two CPUs after some 50 us, as on hardware with KVM's count of 3000.
+/// PAUSEs for each that exits: with two CPUs after some 50 us, as on hardware with KVM's count of
+/// 3000.
 const PAUSES: u32 = 1000;
 
 /// Bytes of `icount_percpu_budget()` that say so.
@@ -64,8 +70,8 @@ pub(super) const NOT_MENDED: &str = "this build of QEMU is not known and cannot 
 const NOT_COUNTING: &str =
     "this build of QEMU is not known well enough: a clock that counts instructions cannot be had";
 
-/// The program to run for a host with such a clock, and whether it counts instructions; none if there is nothing
-/// better than what there is.
+/// The program to run for a host with such a clock, and whether it counts instructions; none if
+/// there is nothing better than what there is.
 pub(super) fn copy_for(
     clock: Clock,
     program: &Path,
@@ -84,8 +90,8 @@ pub(super) fn copy_for(
     Ok(mended(program, false, directory)?.map(|copy| (copy, false)))
 }
 
-/// A copy of the program with the mends, below `directory`; none if it is built in a way that is not understood.
-/// `counts`: for a host whose clock counts instructions.
+/// A copy of the program with the mends, below `directory`; none if it is built in a way that is
+/// not understood. `counts`: for a host whose clock counts instructions.
 fn mended(program: &Path, counts: bool, directory: &Path) -> Result<Option<PathBuf>> {
     let mut data = fs::read(program).map_err(Error::io("reading", program))?;
     let kind = if counts { "counting" } else { "plain" };
@@ -184,9 +190,11 @@ impl Function<'_> {
         Some(Patch { offset: usize::try_from(address - self.address).ok()?, bytes })
     }
 
-    /// `helper_vmrun()` without the store of the vector into `exception_index` before `deliver` is called.
+    /// `helper_vmrun()` without the store of the vector into `exception_index` before `deliver` is
+    /// called.
     fn without_useless_store(&self, deliver: u64) -> Option<Patch> {
-        /// Vector of a non-maskable interrupt: the only one that is a constant, and tells where the field is.
+        /// Vector of a non-maskable interrupt: the only one that is a constant, and tells where the
+        /// field is.
         const NMI: u32 = 2;
         /// More than there are between the two: other fields are set, and a log is written.
         const NEAR: usize = 16;
@@ -221,7 +229,8 @@ impl Function<'_> {
         self.patch(call.next_ip() - bytes.len() as u64, bytes)
     }
 
-    /// Where a `CPUState` has the instructions left of a turn, 16 bits: the only such field that `icount_update()` reads.
+    /// Where a `CPUState` has the instructions left of a turn, 16 bits: the only such field that
+    /// `icount_update()` reads.
     fn field_of_instructions_left(&self) -> Option<u32> {
         let code = self.instructions();
         let read = only(code.iter().filter(|i| i.code() == Code::Movzx_r32_rm16))?;
@@ -230,7 +239,8 @@ impl Function<'_> {
         is_of_argument.then_some(read.memory_displacement32())
     }
 
-    /// `icount_percpu_budget()` that says [`TURN`], `mov $TURN,%eax; ret`, with `other` code behind.
+    /// `icount_percpu_budget()` that says [`TURN`], `mov $TURN,%eax; ret`, with `other` code
+    /// behind.
     fn saying_turn(&self, other: Vec<u8>) -> Option<Patch> {
         let mut bytes = [&[0xb8], &TURN.to_le_bytes()[..], &[0xc3]].concat();
         bytes.resize(ROOM_FOR_TURN, NOP);
@@ -241,8 +251,8 @@ impl Function<'_> {
         self.patch(self.address, bytes)
     }
 
-    /// `helper_svm_check_intercept()`, which adds a zero and its return address to its arguments and goes on as
-    /// `check_param`, that goes by `count` instead.
+    /// `helper_svm_check_intercept()`, which adds a zero and its return address to its arguments
+    /// and goes on as `check_param`, that goes by `count` instead.
     fn counting_pauses(&self, check_param: u64, count: u64) -> Option<Patch> {
         let code = self.instructions();
         let mnemonics: Vec<_> = code.iter().map(Instruction::mnemonic).collect();
@@ -262,8 +272,8 @@ impl Function<'_> {
     }
 }
 
-/// Code at `address` that takes [`PAUSE`] off the instructions `left` of its argument's turn, as far as there are any, and
-/// goes on as `exit`.
+/// Code at `address` that takes [`PAUSE`] off the instructions `left` of its argument's turn, as
+/// far as there are any, and goes on as `exit`.
 fn taking_time_for_pause(address: u64, left: u32, exit: u64) -> Option<Vec<u8>> {
     let left = left.to_le_bytes();
     let mut code = [&[0x66, 0x83, 0xaf], &left[..], &[PAUSE]].concat(); // subw $PAUSE,left(%rdi)

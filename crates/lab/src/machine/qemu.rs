@@ -13,11 +13,12 @@ use crate::error::Result;
 use crate::images::Parts;
 use crate::packages::Tree;
 
-/// TCG offers no pause filter of its own accord; with these KVM intercepts PAUSE in the emulated host. QEMU
-/// warns that it does not emulate them; [`super::mend`] counts.
+/// TCG offers no pause filter of its own accord; with these KVM intercepts PAUSE in the emulated
+/// host. QEMU warns that it does not emulate them; [`super::mend`] counts.
 ///
-/// It is without what is slow in TCG: string instructions that the kernel takes for fast, which copy and
-/// clear byte by byte, and a fifth level of page tables, which every miss of the TLB walks.
+/// It is without what is slow in TCG: string instructions that the kernel takes for fast, which
+/// copy and clear byte by byte, and a fifth level of page tables, which every miss of the TLB
+/// walks.
 const TCG_CPU: &str =
     "max,-erms,-fsrm,-fzrm,-fsrs,-la57,+pause-filter,+pfthreshold,x-force-features=on";
 
@@ -26,7 +27,8 @@ pub(super) fn program(tree: &Tree) -> Result<PathBuf> {
     tree.get("usr/bin/qemu-system-x86_64")
 }
 
-/// QEMU, which is `program`, and its firmware as they lie in the cache, through its own dynamic loader.
+/// QEMU, which is `program`, and its firmware as they lie in the cache, through its own dynamic
+/// loader.
 pub(super) fn from_packages(tree: &Tree, program: &Path) -> Result<Vec<String>> {
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let directories: Vec<_> = tree
@@ -86,11 +88,12 @@ pub(super) fn host(
     command.args(["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"]);
     command.args(agent_port(&format!("fd={SOCKET_FD}")));
     command.arg("-kernel").arg(kernel).arg("-initrd").arg(image);
-    // The watchdog of clock sources takes the emulation's hiccups for an unstable TSC, and then every
-    // reading of the clock, the guests' included, goes to an emulated HPET.
+    // The watchdog of clock sources takes the emulation's hiccups for an unstable TSC, and then
+    // every reading of the clock, the guests' included, goes to an emulated HPET.
     let mut more = format!("tsc=reliable {}", spec.cmdline);
     if counts {
-        // The self-tests of its ciphers would go on for seconds of its time, beside what is measured.
+        // The self-tests of its ciphers would go on for seconds of its time, beside what is
+        // measured.
         more.push_str(" cryptomgr.notests");
     }
     command.args(["-append", &cmdline("host", &more)]);
@@ -147,9 +150,10 @@ pub(super) fn guest(
     files: &GuestPaths,
     sockets: &GuestSockets,
 ) -> Vec<String> {
-    // `-cpu host` dies in FPU or AVX set-up under emulated SVM. Without a hardware source of entropy
-    // the guest's random number generator would stay unseeded for minutes, and every draw of a random
-    // number (a new inode, an exec) would take one global lock that no real guest contends for.
+    // `-cpu host` dies in FPU or AVX set-up under emulated SVM. Without a hardware source of
+    // entropy the guest's random number generator would stay unseeded for minutes, and every draw
+    // of a random number (a new inode, an exec) would take one global lock that no real guest
+    // contends for.
     let mut cpu = "qemu64,+x2apic,+rdrand".to_owned();
     for feature in &spec.features {
         cpu.push(',');
@@ -158,8 +162,8 @@ pub(super) fn guest(
     let mut words = paths.qemu.clone();
     let mut add = |list: &[&str]| words.extend(list.iter().map(|&w| w.to_owned()));
     add(&["-name", &format!("{},debug-threads=on", spec.name)]);
-    // Guests of a real host have no HPET (libvirt leaves it out). QEMU's keeps ticking at the rate of
-    // the guest's early boot, 250 times a second, in a thread that competes with the vCPUs.
+    // Guests of a real host have no HPET (libvirt leaves it out). QEMU's keeps ticking at the rate
+    // of the guest's early boot, 250 times a second, in a thread that competes with the vCPUs.
     add(&["-M", "q35,hpet=off", "-accel", "kvm", "-cpu", &cpu]);
     let max = spec.topology.map_or(spec.vcpus, |t| t.cpus()).max(spec.max_vcpus);
     let mut smp = format!("{},maxcpus={max}", spec.vcpus);

@@ -54,8 +54,8 @@ pub enum Clock {
     Auto,
     /// The machine's.
     Machine,
-    /// The instructions it has executed: every host is emulated, one CPU after the other, and a noisy machine
-    /// makes it slow but changes no figure.
+    /// The instructions it has executed: every host is emulated, one CPU after the other, and a
+    /// noisy machine makes it slow but changes no figure.
     Instructions,
 }
 
@@ -85,11 +85,11 @@ pub struct MachineSpec {
     pub accel: Accel,
     /// CPUs; ignored with [`Accel::Here`].
     pub cpus: u32,
-    /// CPUs of the running machine that everything which is started on it may use, with [`Accel::Here`]; those that we may
-    /// use if empty.
+    /// CPUs of the running machine that everything which is started on it may use, with
+    /// [`Accel::Here`]; those that we may use if empty.
     pub cpus_here: Vec<u32>,
-    /// How they lie together, as many as there are; if absent, they share one cache and one node, and each is a core
-    /// of its own. Ignored with [`Accel::Here`].
+    /// How they lie together, as many as there are; if absent, they share one cache and one node,
+    /// and each is a core of its own. Ignored with [`Accel::Here`].
     pub topology: Option<Topology>,
     /// Memory, in MiB; ignored with [`Accel::Here`].
     pub memory_mib: u32,
@@ -97,11 +97,13 @@ pub struct MachineSpec {
     pub clock: Clock,
     /// Kernel that the host runs, which must have sched_ext.
     pub host_kernel: Kernel,
-    /// Kernels that guests will be started with. Emulated CPUs take turns in one thread if there are any.
+    /// Kernels that guests will be started with. Emulated CPUs take turns in one thread if there
+    /// are any.
     pub guest_kernels: Vec<Kernel>,
     /// Directory with `holdfast-agent`, `workloads/` and the other programs built.
     pub dist: PathBuf,
-    /// More files for the host, such as other schedulers: here, there. The libraries they need go with them.
+    /// More files for the host, such as other schedulers: here, there. The libraries they need go
+    /// with them.
     pub extra: Vec<(PathBuf, String)>,
     /// Whether guests have the program `holdfast`, for `holdfast spins`.
     pub holdfast_in_guests: bool,
@@ -114,8 +116,9 @@ pub struct MachineSpec {
 }
 
 impl MachineSpec {
-    /// The lab's usual host: 2 CPUs, 6 GiB, guests with the newest kernel. It goes by the machine's clock, which is
-    /// fastest; experiments say what they go by, and are [`Clock::Auto`] if they do not.
+    /// The lab's usual host: 2 CPUs, 6 GiB, guests with the newest kernel. It goes by the machine's
+    /// clock, which is fastest; experiments say what they go by, and are [`Clock::Auto`] if they do
+    /// not.
     pub fn new(dist: impl Into<PathBuf>) -> Self {
         MachineSpec {
             accel: Accel::Auto,
@@ -156,7 +159,8 @@ pub struct GuestSpec {
     pub vcpus: u32,
     /// vCPUs there may be after hot-plugging; 0 for as many as at boot.
     pub max_vcpus: u32,
-    /// How its vCPUs lie together; each is a socket if absent. Where cores are no power of two, APIC ids have gaps.
+    /// How its vCPUs lie together; each is a socket if absent. Where cores are no power of two,
+    /// APIC ids have gaps.
     pub topology: Option<Topology>,
     /// Memory, in MiB.
     pub memory_mib: u32,

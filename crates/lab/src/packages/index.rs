@@ -67,8 +67,8 @@ impl Index {
                     name.clone_into(entry);
                 }
             }
-            // A list may have several versions of a package; the last is the newest in practice, and
-            // Debian's have one.
+            // A list may have several versions of a package; the last is the newest in practice,
+            // and Debian's have one.
             paragraphs.insert(name.to_owned(), range);
         }
         Index { text, paragraphs, provides }

@@ -89,12 +89,12 @@ fn from_zero(values: impl Iterator<Item = f64>) -> Range<f64> {
     0.0..if top > 0.0 { top * 1.08 } else { 1.0 }
 }
 
-/// The largest ratio that is drawn to scale. One that is a hundred would leave no room for what makes the
-/// difference between all others.
+/// The largest ratio that is drawn to scale. One that is a hundred would leave no room for what
+/// makes the difference between all others.
 const TO_SCALE: f64 = 4.0;
 
-/// Ratio and interval of every contender in every case: a row each, a line at 1. Ratios that the axis has no
-/// room for are told at its end.
+/// Ratio and interval of every contender in every case: a row each, a line at 1. Ratios that the
+/// axis has no room for are told at its end.
 pub(super) fn intervals(result: &RunResult, experiment: &Experiment, metric: Metric) -> String {
     let mut rows = Vec::new();
     for case in &experiment.cases {
@@ -163,7 +163,8 @@ fn of<'a>(result: &'a RunResult, e: &'a Experiment, case: &'a Case) -> Vec<(usiz
         .collect()
 }
 
-/// Every window of a case in the order of time, to see drift, outliers and what alternated with what.
+/// Every window of a case in the order of time, to see drift, outliers and what alternated with
+/// what.
 pub(super) fn windows(result: &RunResult, e: &Experiment, case: &Case, metric: Metric) -> String {
     let mut points: Vec<(usize, f64, f64)> = of(result, e, case)
         .into_iter()

@@ -143,7 +143,8 @@ const FLOOR: f64 = -1.0;
 /// From here on a wait is in the second mode: 2^20 ns.
 const SECOND_MODE: f64 = 20.0;
 
-/// The guest's waits for spinlocks by their length, a line for each contender; both axes logarithmic.
+/// The guest's waits for spinlocks by their length, a line for each contender; both axes
+/// logarithmic.
 pub(super) fn spin_waits(result: &RunResult, e: &Experiment, case: &Case) -> Option<String> {
     let mut sums = vec![(0u64, [0u64; 64]); e.contenders.len()];
     for sample in &result.samples {

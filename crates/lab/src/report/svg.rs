@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Colours of plots, and what makes plotters' SVG fit a page that may be light or dark.
 //!
-//! Plots are drawn with placeholder colours; [`themed`] puts the page's CSS variables in their place.
+//! Plots are drawn with placeholder colours; [`themed`] puts the page's CSS variables in their
+//! place.
 
 use plotters::style::RGBColor;
 
@@ -17,8 +18,8 @@ pub(super) fn series(i: usize) -> RGBColor {
     RGBColor(3, 0, (i % NR_SERIES) as u8)
 }
 
-/// Turns plotters' output into an element of the page: colours from its style sheet, its font, and as
-/// wide as there is room.
+/// Turns plotters' output into an element of the page: colours from its style sheet, its font, and
+/// as wide as there is room.
 pub(super) fn themed(svg: &str, label: &str) -> String {
     let mut out = svg.replace("#010101", "currentColor").replace("#020202", "var(--grid)");
     for i in 0..NR_SERIES {

@@ -214,8 +214,8 @@ pub fn clock(result: &RunResult) -> &'static str {
     if counts_instructions(result) { "instructions, counted" } else { "the machine's" }
 }
 
-/// What of all figures cannot be carried over to hardware, or is another matter than in the sources; in plain
-/// words. What is so of one source only is in its section.
+/// What of all figures cannot be carried over to hardware, or is another matter than in the
+/// sources; in plain words. What is so of one source only is in its section.
 pub fn not_transferred(result: &RunResult) -> Vec<&'static str> {
     let mut lines = Vec::new();
     if result.provenance.accelerator == EMULATED {

@@ -16,8 +16,8 @@ use crate::scheduler::Counted;
 /// Longest the observer may take for an answer.
 const OBSERVER_LIMIT_MS: u64 = 5000;
 
-/// How much longer the guest's window may be than the host's: by this factor, or in short windows by
-/// this many seconds, as long as windows are what experiments say.
+/// How much longer the guest's window may be than the host's: by this factor, or in short windows
+/// by this many seconds, as long as windows are what experiments say.
 const MAX_STRETCH: f64 = 1.5;
 const MAX_STRETCH_S: f64 = 0.5;
 
@@ -100,9 +100,9 @@ enum End {
 
 /// Reads all counters in one request, so that they belong together.
 ///
-/// Asking the observer and the scheduler takes CPU time, which only those windows pay for that have one:
-/// it is outside of what workloads and CPU times are counted over. Asking a guest takes as long as its agent
-/// waits for a CPU, which is outside of what CPU times are counted over.
+/// Asking the observer and the scheduler takes CPU time, which only those windows pay for that have
+/// one: it is outside of what workloads and CPU times are counted over. Asking a guest takes as
+/// long as its agent waits for a CPU, which is outside of what CPU times are counted over.
 fn snapshot(session: &mut Session, end: End) -> Outcome<Snapshot> {
     let mut names = vec![session.vm()];
     names.extend(session.beside());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Runs experiments on a host: brings it to what each window needs, measures, goes on after trouble.
+//! Runs experiments on a host: brings it to what each window needs, measures, goes on after
+//! trouble.
 //!
 //! Nothing is dropped silently. A window that could not be measured stays in the result with the
 //! reason, is tried again, and a contender that fails again and again is given up, with every
@@ -46,8 +47,8 @@ pub struct Options {
     pub rounds: Option<u32>,
     /// Command that answers each line with counters of preemptions.
     pub observer: Vec<String>,
-    /// Hosts that measure together, where they count their instructions; as many as this machine has CPUs and memory for
-    /// unless given.
+    /// Hosts that measure together, where they count their instructions; as many as this machine
+    /// has CPUs and memory for unless given.
     pub hosts: Option<usize>,
 }
 
@@ -102,10 +103,12 @@ pub fn estimate(experiment: &Experiment, pace: Pace, done: &Done) -> Duration {
     plan::estimate(experiment, pace, &plan::left(experiment, done))
 }
 
-/// Runs one experiment, or what is left of it. Each window is handed to `keep` as soon as it is over.
+/// Runs one experiment, or what is left of it. Each window is handed to `keep` as soon as it is
+/// over.
 ///
-/// A host that counts its instructions uses one CPU and does not notice what others do, so several measure together:
-/// each takes a round after the other, whole ones, since windows are compared within a round.
+/// A host that counts its instructions uses one CPU and does not notice what others do, so several
+/// measure together: each takes a round after the other, whole ones, since windows are compared
+/// within a round.
 pub fn run(
     experiment: &Experiment,
     options: &Options,
@@ -213,8 +216,8 @@ impl RunClock {
         self.left_after(self.start.elapsed(), left, later)
     }
 
-    /// The same when `elapsed` has passed. The usual pace counts for as much as an eighth of the plan: the
-    /// first windows carry the start of their guests, which is planned evenly.
+    /// The same when `elapsed` has passed. The usual pace counts for as much as an eighth of the
+    /// plan: the first windows carry the start of their guests, which is planned evenly.
     fn left_after(&self, elapsed: Duration, left: Duration, later: Duration) -> Duration {
         let usual = self.planned / 8;
         let planned = self.planned.saturating_sub(left) + usual;

@@ -4,7 +4,8 @@
 //! Loading a scheduler takes seconds on an emulated host and starting a guest longer, so cases that
 //! can share a guest share every loaded scheduler. Contenders go ABC CBA ABC ...: what drifts
 //! slowly hits all of them alike, and whoever ends one round begins the next and need not be loaded
-//! again. Cases do the same within a contender's turn, so that none is always the first after a change.
+//! again. Cases do the same within a contender's turn, so that none is always the first after a
+//! change.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -69,7 +70,8 @@ pub(super) fn by_round(groups: Vec<Group>) -> Vec<Group> {
     groups.into_iter().flat_map(rounds).collect()
 }
 
-/// Which round host `number` takes next: rather one for the guests it runs, or for those that no other host runs.
+/// Which round host `number` takes next: rather one for the guests it runs, or for those that no
+/// other host runs.
 pub(super) fn next(waiting: &VecDeque<Group>, taken: &[Group], number: usize) -> usize {
     let mine = waiting.iter().position(|g| g.is_like(&taken[number]));
     let free = || waiting.iter().position(|g| !taken.iter().any(|t| t.is_like(g)));
@@ -151,8 +153,8 @@ impl Pace {
     }
 }
 
-/// Nobody has timed them: a guest boots in a second or two there, what loads waits for quiet in steps of 150 ms. What is said to be left
-/// follows the run after its first windows.
+/// Nobody has timed them: a guest boots in a second or two there, what loads waits for quiet in
+/// steps of 150 ms. What is said to be left follows the run after its first windows.
 const REAL: Costs = Costs {
     guest_start: Duration::from_secs(3),
     scheduler_load: Duration::from_millis(1500),
@@ -171,7 +173,8 @@ const BY_THE_MACHINES_CLOCK: Costs = Costs {
     slowdown_with_hogs: 1,
 };
 
-/// Where the host counts its instructions, as emulated ones do unless the experiment says otherwise; beside another such host.
+/// Where the host counts its instructions, as emulated ones do unless the experiment says
+/// otherwise; beside another such host.
 const COUNTING: Costs = Costs {
     guest_start: Duration::from_secs(26),
     scheduler_load: Duration::from_secs(8),
@@ -180,8 +183,8 @@ const COUNTING: Costs = Costs {
     ..BY_THE_MACHINES_CLOCK
 };
 
-/// How long these groups take on one host if it goes as usual, each on its own: what the host does before one does not
-/// matter.
+/// How long these groups take on one host if it goes as usual, each on its own: what the host does
+/// before one does not matter.
 pub(super) fn estimate<'a>(
     experiment: &Experiment,
     pace: Pace,

@@ -111,7 +111,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Name, in samples, of the process of the VM that is measured; where the case's workload runs on the host, of that.
+    /// Name, in samples, of the process of the VM that is measured; where the case's workload runs
+    /// on the host, of that.
     pub(super) fn vm(&self) -> String {
         match self.running_jobs().into_iter().next().map(|own| (own.guest, own.child)) {
             Some((None, child)) => child,
@@ -134,8 +135,8 @@ impl<'a> Session<'a> {
         self.host.facts().is_emulated()
     }
 
-    /// By what windows are shorter than the experiment says. A second of a host that counts its instructions takes
-    /// five to twenty of the machine's.
+    /// By what windows are shorter than the experiment says. A second of a host that counts its
+    /// instructions takes five to twenty of the machine's.
     pub(super) fn shortened(&self) -> u64 {
         if self.host.facts().counts_instructions { 4 } else { 1 }
     }
@@ -145,7 +146,8 @@ impl<'a> Session<'a> {
         self.observer_runs
     }
 
-    /// Runs these guests and no others, freshly started with nothing else on the host but the observer, if it runs.
+    /// Runs these guests and no others, freshly started with nothing else on the host but the
+    /// observer, if it runs.
     pub(super) fn ensure_guests(&mut self, names: &[String], pause_exits: bool) -> Outcome<()> {
         if self.guests == names && self.pause_exits == pause_exits {
             // Without a guest, too, it is a KVM host, and schedulers look for the module.
@@ -206,8 +208,9 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Gives a child a control group of its own if the experiment has them: of a weight that leaves it with what its
-    /// `nr` busy threads would have without, and with groups below for `threads`, as libvirt makes them.
+    /// Gives a child a control group of its own if the experiment has them: of a weight that leaves
+    /// it with what its `nr` busy threads would have without, and with groups below for `threads`,
+    /// as libvirt makes them.
     pub(super) fn group(
         &mut self,
         child: String,
@@ -227,8 +230,9 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Waits until these children have done what they do once, such as booting or getting to know the guests, so
-    /// that windows measure scheduling and not starting. Those that never become quiet are measured as they are.
+    /// Waits until these children have done what they do once, such as booting or getting to know
+    /// the guests, so that windows measure scheduling and not starting. Those that never become
+    /// quiet are measured as they are.
     pub(super) fn await_quiet(&self, names: Vec<String>) -> Outcome<()> {
         const LOOK_MS: u64 = 150;
         const LOOKS: u32 = 20;
@@ -328,7 +332,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Notes that preemptions are not measured for now, and why; the next window gets a new observer.
+    /// Notes that preemptions are not measured for now, and why; the next window gets a new
+    /// observer.
     pub(super) fn observer_failed(&mut self, why: &str) {
         self.observer_runs = false;
         let _ = self.ask(Request::Kill { name: OBSERVER.into(), signal: libc::SIGKILL });
@@ -401,7 +406,8 @@ impl<'a> Session<'a> {
         if nr_alive < self.nr_hogs {
             only_host(self.ensure_hogs(0).map(drop))?;
         }
-        // A guest that hung for a while has what it was asked to do still to come: it is not used again.
+        // A guest that hung for a while has what it was asked to do still to come: it is not used
+        // again.
         only_host(self.stop_guests())
     }
 
@@ -419,8 +425,8 @@ impl<'a> Session<'a> {
         self.host.request(request).map_err(Trouble::from)
     }
 
-    /// What `look` finds in the end; none if it has found nothing in `limit`, by the host's clock, or rather in as
-    /// many looks.
+    /// What `look` finds in the end; none if it has found nothing in `limit`, by the host's clock,
+    /// or rather in as many looks.
     pub(super) fn await_within<T>(
         &self,
         limit: Duration,

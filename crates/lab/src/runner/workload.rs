@@ -126,8 +126,8 @@ impl Session<'_> {
 
     /// Starts the workloads of case `wanted` and waits for their first operations.
     ///
-    /// Those that run are ended, even if they are the same: where a workload has phases, as a build has, windows that
-    /// are compared begin in the same one.
+    /// Those that run are ended, even if they are the same: where a workload has phases, as a build
+    /// has, windows that are compared begin in the same one.
     ///
     /// A guest's agent waits for a CPU with every message, so it is sent few.
     pub(super) fn start_workload(&mut self, wanted: usize) -> Outcome<()> {
@@ -159,8 +159,8 @@ impl Session<'_> {
         jobs.iter().try_for_each(|job| self.await_first_operation(job))
     }
 
-    /// Waits until the workload of `case` has done what it is to have done when a window begins, or for the length of
-    /// a window: one that gets stuck is measured as it is.
+    /// Waits until the workload of `case` has done what it is to have done when a window begins, or
+    /// for the length of a window: one that gets stuck is measured as it is.
     pub(super) fn await_warmup(&self, case: usize) -> Outcome<()> {
         /// What is reached sooner by one contender than by another should not be passed by far.
         const OFTEN: Duration = Duration::from_millis(10);
@@ -186,7 +186,8 @@ impl Session<'_> {
         Err(Trouble::Window(format!("{} did nothing for {limit} s", job.title())))
     }
 
-    /// Whether a job has done `ops` operations before `limit` is over, looking with this much time `between`.
+    /// Whether a job has done `ops` operations before `limit` is over, looking with this much time
+    /// `between`.
     fn await_operations(
         &self,
         job: &Job,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The five documents this project began with: the figures they printed, beside ours.
 //!
-//! `experiments/sources/*.published.toml` has the figures, and says which of our windows belongs beside
-//! each. Whether an effect was seen again follows from a result ([`verdict`]); nothing is written down.
+//! `experiments/sources/*.published.toml` has the figures, and says which of our windows belongs
+//! beside each. Whether an effect was seen again follows from a result ([`verdict`]); nothing is
+//! written down.
 
 mod published;
 pub mod verdict;

@@ -400,8 +400,8 @@ pub fn reasons<'a>(effect: &'a Effect, rows: &'a [Compared]) -> Vec<Reason<'a>> 
 /// Windows below which no standard deviation is told of.
 const MIN_WINDOWS: usize = 3;
 
-/// How far windows lie apart: standard deviation over mean, averaged over rows, as a sentence; none where no
-/// row has windows enough.
+/// How far windows lie apart: standard deviation over mean, averaged over rows, as a sentence; none
+/// where no row has windows enough.
 pub fn spread(rows: &[Compared]) -> Option<String> {
     let mean = |of: &dyn Fn(&Compared) -> Option<f64>| {
         let all: Vec<f64> = rows.iter().filter_map(of).collect();

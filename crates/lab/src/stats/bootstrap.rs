@@ -2,14 +2,14 @@
 //! The interval of a ratio of means.
 //!
 //! The *expanded percentile* bootstrap (T. Hesterberg, "What Teachers Should Know About the
-//! Bootstrap", The American Statistician 69(4), 2015): percentiles of the resampled
-//! ratio, taken further out by what the plain percentile interval is known to lack, the factor
-//! sqrt(n/(n-1)) of the standard error and Student's t instead of the normal quantile. Six to ten
-//! rounds are usual here, where plain percentiles cover only 87 to 90 % instead of 95 %. BCa was
-//! not taken: it corrects skewness, which ratios of neighbouring windows hardly have, and not
-//! these two, which dominate with few rounds. As percentiles do, it gives the reciprocal interval
-//! when the contenders swap places. Resamples of fewer than five rounds are too few different ones to
-//! reach that far: there the interval is Student's, of the logarithms of the rounds' ratios.
+//! Bootstrap", The American Statistician 69(4), 2015): percentiles of the resampled ratio, taken
+//! further out by what the plain percentile interval is known to lack, the factor sqrt(n/(n-1)) of
+//! the standard error and Student's t instead of the normal quantile. Six to ten rounds are usual
+//! here, where plain percentiles cover only 87 to 90 % instead of 95 %. BCa was not taken: it
+//! corrects skewness, which ratios of neighbouring windows hardly have, and not these two, which
+//! dominate with few rounds. As percentiles do, it gives the reciprocal interval when the
+//! contenders swap places. Resamples of fewer than five rounds are too few different ones to reach
+//! that far: there the interval is Student's, of the logarithms of the rounds' ratios.
 
 use rand::RngExt;
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};

@@ -2,8 +2,8 @@
 //! Is one contender better than another, by how much, and how sure is that?
 //!
 //! On a shared machine a rate drifts by 30 % over minutes, so contenders alternate in short windows
-//! and only windows of the same *round*, which are neighbours in time, are compared. The estimate is
-//! the ratio of the means over rounds; its interval comes from resampling whole rounds
+//! and only windows of the same *round*, which are neighbours in time, are compared. The estimate
+//! is the ratio of the means over rounds; its interval comes from resampling whole rounds
 //! ([`bootstrap`]), its p-value from swapping contenders within rounds ([`permutation`]). Both keep
 //! the drift, which is common to a round, out of the result, and assume no distribution.
 //!
@@ -57,7 +57,8 @@ pub struct Estimate {
     pub ratio: f64,
     /// Lower end of the interval.
     pub low: f64,
-    /// Upper end of the interval; none if the data do not bound it (a baseline that is mostly zero).
+    /// Upper end of the interval; none if the data do not bound it (a baseline that is mostly
+    /// zero).
     pub high: Option<f64>,
     /// Probability of a ratio at least this far from 1, either way, if the two do not differ.
     pub p: f64,

@@ -93,8 +93,9 @@ fn an_older_host(host_kernel: Kernel) {
     machine.shut_down().unwrap();
 }
 
-/// Guests of these kernels, one after the other. Their vCPUs are in two sockets of three, so that APIC
-/// ids have a gap. KVM has more memory slots for one of them than hold memory that a kernel lies in.
+/// Guests of these kernels, one after the other. Their vCPUs are in two sockets of three, so that
+/// APIC ids have a gap. KVM has more memory slots for one of them than hold memory that a kernel
+/// lies in.
 fn are_read(machine: &Machine, kernels: &[Kernel]) {
     for &kernel in kernels {
         let release = match kernel {
@@ -151,7 +152,8 @@ fn the_newest_kernel_is_scheduled_and_read() {
     on_an_emulated_host(newest_kernel);
 }
 
-/// Where a kernel declares, names or packs something otherwise than any before, this is the first to know.
+/// Where a kernel declares, names or packs something otherwise than any before, this is the first
+/// to know.
 fn newest_kernel() {
     let kernel = Kernel::Backports;
     let spec = MachineSpec { host_kernel: kernel, guest_kernels: vec![kernel], ..spec() };
@@ -272,8 +274,8 @@ fn killing_resetting_plugging() {
     });
     readable_vm(&machine, 3, "7.");
 
-    // Its guest does without, which says nothing of the others. Only if it is looked at between giving up its record
-    // and sleeping for good is that seen at all.
+    // Its guest does without, which says nothing of the others. Only if it is looked at between
+    // giving up its record and sleeping for good is that seen at all.
     for _ in 0..2 {
         machine.request_guest("vm0", online("0")).unwrap();
         pass(&machine, 0.3);

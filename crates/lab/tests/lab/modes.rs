@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! How much of lock-holder preemption is left under `scx_holdfast`, and what `spins` makes of it for
-//! people.
+//! How much of lock-holder preemption is left under `scx_holdfast`, and what `spins` makes of it
+//! for people.
 
 use std::time::Duration;
 
@@ -36,7 +36,8 @@ fn modes() {
     let alone = spins.until(LIMIT, "mode");
     machine.stop_guest("alone").unwrap();
 
-    // As libvirt has it: a group for the guest, with one for each vCPU in it, and a group for each of the others.
+    // As libvirt has it: a group for the guest, with one for each vCPU in it, and a group for each
+    // of the others.
     let group = |name: &str, group: &str, nr_vcpus: u32| {
         let vcpus = (0..nr_vcpus).map(|vcpu| (format!("CPU {vcpu}/"), format!("vcpu{vcpu}")));
         let (name, group, weight) = (name.into(), group.into(), 100 * nr_vcpus.max(1));
@@ -80,7 +81,8 @@ fn modes() {
     machine.shut_down().unwrap();
 }
 
-/// Time that preempted lock holders are off the CPU, of each CPU second of the VM, and CPUs that it has, over a window.
+/// Time that preempted lock holders are off the CPU, of each CPU second of the VM, and CPUs that it
+/// has, over a window.
 fn holders_off(machine: &Machine) -> (f64, f64) {
     let sums = |sample: &Value| {
         // Who ended is told of once more, and was there first.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The observer in the lab's host: lock-holder preemption is seen where there is some, and only
-//! there; what it counts agrees with what the scheduler counts, with what is recorded, and with what
-//! the guest sees itself.
+//! there; what it counts agrees with what the scheduler counts, with what is recorded, and with
+//! what the guest sees itself.
 
 use std::time::Duration;
 
@@ -194,8 +194,9 @@ fn seen_where_it_is() {
 
     // With company.
     eprintln!("a guest in company, recorded");
-    // Both have read the guest before its vCPUs contend: one that is booting is tried again and again, with pauses that grow
-    // with what an attempt takes, and one that is there is read at once.
+    // Both have read the guest before its vCPUs contend: one that is booting is tried again and
+    // again, with pauses that grow with what an attempt takes, and one that is there is read at
+    // once.
     start_guest(&machine, "vm0", 4);
     eventually_within(LIMIT, "the observer reads the guest", || {
         let seen = observe(&machine);
@@ -226,8 +227,9 @@ fn seen_where_it_is() {
     eprintln!("in company, looked at from both sides");
     let stock = look(&machine, &mut reports, &mut spins);
 
-    // Emulated CPUs whose clock counts instructions take turns, and samples are taken where these end. They do not agree with the
-    // guest's own clock: of a guest alone on two CPUs 0.19 to 0.26 vCPUs wait by samples, and 0.30 by that. One CPU takes no turns.
+    // Emulated CPUs whose clock counts instructions take turns, and samples are taken where these
+    // end. They do not agree with the guest's own clock: of a guest alone on two CPUs 0.19 to 0.26
+    // vCPUs wait by samples, and 0.30 by that. One CPU takes no turns.
     eprintln!("in company, on one CPU");
     pin(&machine, &load, "0");
     count_costs(|request| machine.request_guest("vm0", request).unwrap());
@@ -303,9 +305,9 @@ fn seen_where_it_is() {
     figures.less("long waits, alone", alone.1.long_share(), stock.1.long_share() / 5.0);
     figures.less("long waits, holdfast", held.1.long_share(), stock.1.long_share() / 2.0);
 
-    // Both read the same words by the same function, but the observer does so some 10 us later. The vCPU itself does nothing
-    // meanwhile; its siblings may hand a lock over, which makes a next owner of a waiter and nothing else,
-    // and of few of all who are queued.
+    // Both read the same words by the same function, but the observer does so some 10 us later. The
+    // vCPU itself does nothing meanwhile; its siblings may hand a lock over, which makes a next
+    // owner of a waiter and nothing else, and of few of all who are queued.
     let [preemptible, holder, irq, waiter, head] = agreed;
     let queued = ("queued", waiter.1 + head.1, waiter.2 + head.2);
     // Where there are enough of them to be compared; of preemptible ones there always are.
@@ -334,7 +336,8 @@ fn seen_where_it_is() {
             figures.agree(&format!("recorded time of {class}"), recorded_s, live_s);
         }
     }
-    // The probes of spins run, and are preempted, with the queue entered, which is no waiting to spins.
+    // The probes of spins run, and are preempted, with the queue entered, which is no waiting to
+    // spins.
     println!("{probes:.4} vCPUs in the probes");
     figures.less("no time in the probes", 0.0, probes);
     figures.less("time in the probes", probes, one_cpu.1.waiting() / 10.0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The observer where a host, a guest or a disk is not as it should be: each is told in a sentence, with
-//! its exit code. And what it exports is what it reports.
+//! The observer where a host, a guest or a disk is not as it should be: each is told in a sentence,
+//! with its exit code. And what it exports is what it reports.
 
 use std::time::Duration;
 
@@ -132,8 +132,8 @@ fn a_guest_that_has_lost_its_btf(machine: &Machine) {
     machine.stop_guest("lost").unwrap();
 }
 
-/// What each command says of a host that has no types, or none of KVM: nothing is wrong, but it cannot be
-/// done here.
+/// What each command says of a host that has no types, or none of KVM: nothing is wrong, but it
+/// cannot be done here.
 fn without_btf(machine: &Machine) {
     const OBSERVERS: [&[&str]; 4] =
         [&["vms"], &["report", "1", "1"], &["record", "1", "-o", "/tmp/none.parquet"], &["export"]];
@@ -202,7 +202,8 @@ fn scrape(machine: &Machine) -> String {
     crate::emulated::read(machine, "/tmp/page")
 }
 
-/// Both look at a VM that they know from where it stands still to where it does so again, and see the same.
+/// Both look at a VM that they know from where it stands still to where it does so again, and see
+/// the same.
 fn exports_what_it_reports(machine: &Machine) {
     let program = machine.dist_path("holdfast");
     let mut export = Lines::of(machine, "export", &[&program, "export"]);

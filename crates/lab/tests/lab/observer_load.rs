@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The observer under load in the lab's host: five hundred vCPUs are tracked and none is lost, and what
-//! is lost is counted and told.
+//! The observer under load in the lab's host: five hundred vCPUs are tracked and none is lost, and
+//! what is lost is counted and told.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -100,7 +100,8 @@ fn kill_all_vms(machine: &Machine) {
 fn replaced_vms_are_one(machine: &Machine, reports: &mut Lines<'_>) {
     let of = |line: String| serde_json::from_str::<Value>(&line).unwrap();
     let none = |report: &Value| report["vms"].as_array().unwrap().is_empty();
-    // Reports of five hundred vCPUs are long: the agent has not kept all that were printed meanwhile.
+    // Reports of five hundred vCPUs are long: the agent has not kept all that were printed
+    // meanwhile.
     reports.forget();
     assert!(
         reports.by_ref().take(20).map(of).any(|report| none(&report)),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What `scx_holdfast` takes for a decision does not grow with how many wait: 8 threads, and 400; for all of the host's CPUs,
-//! or for some, which is nothing to the others.
+//! What `scx_holdfast` takes for a decision does not grow with how many wait: 8 threads, and 400;
+//! for all of the host's CPUs, or for some, which is nothing to the others.
 
 use std::collections::BTreeMap;
 
@@ -21,17 +21,19 @@ const DECISIONS: [&str; 5] = [
     "holdfast_stopping",
     "holdfast_tick",
 ];
-/// How much longer one of them may take with many. The kernel's tree of those who wait is O(log n), log 400 / log 8 being
-/// 2.9; but it is only its first that they look at, and who is queued is put there after they have ended. Dispatching
-/// took 1.1 to 1.4 times as long (2026-11-25), because a CPU looks once a second for those that wait for ever, at
-/// up to 1024 in each queue; the others 0.9 to 1.0 times. It took 28 times as long where it looked for them at each call.
+/// How much longer one of them may take with many. The kernel's tree of those who wait is O(log n),
+/// log 400 / log 8 being 2.9; but it is only its first that they look at, and who is queued is put
+/// there after they have ended. Dispatching took 1.1 to 1.4 times as long (2026-11-25), because a
+/// CPU looks once a second for those that wait for ever, at up to 1024 in each queue; the others
+/// 0.9 to 1.0 times. It took 28 times as long where it looked for them at each call.
 const GROWTH: f64 = 2.0;
 const CPUS: f64 = 2.0;
 const FEW: usize = 8;
 const MANY: usize = 400;
 /// Threads of one `hog`, at most.
 const THREADS: usize = 64;
-/// Host time over which costs are measured: the kernel's tick ends turns, every 4 ms, so it is 500 of them.
+/// Host time over which costs are measured: the kernel's tick ends turns, every 4 ms, so it is 500
+/// of them.
 const COSTS_S: f64 = 1.0;
 /// Host time over which shares are measured: six turns of each of many.
 const SHARES_S: f64 = 5.0;
@@ -41,7 +43,8 @@ const TOLERANCE_MS: f64 = 8.0;
 /// Time and calls of each program, in ns.
 type Costs = BTreeMap<String, (u64, u64)>;
 
-/// Starts this many endless loops, on these CPUs or all; the names of the processes they are threads of.
+/// Starts this many endless loops, on these CPUs or all; the names of the processes they are
+/// threads of.
 fn start(machine: &Machine, total: usize, cpus: Option<[u32; 2]>) -> Vec<String> {
     let mut threads = total;
     let mut names = Vec::new();
@@ -83,7 +86,8 @@ fn ran(machine: &Machine, names: &[String]) -> (BTreeMap<i32, f64>, f64) {
     (loops.map(|task| (task.tid, task.run_ns as f64 / 1e6)).collect(), times.t_ns as f64 / 1e6)
 }
 
-/// Starts what `few` does, measures, and does so again beside what `more` starts. The `nr` loops that they name share two CPUs.
+/// Starts what `few` does, measures, and does so again beside what `more` starts. The `nr` loops
+/// that they name share two CPUs.
 fn compare(
     spec: &MachineSpec,
     nr: usize,
@@ -133,8 +137,9 @@ fn few_and_many() {
     compare(&counting_spec(), MANY, few, more);
 }
 
-/// Two CPUs with few loops and two with many, which may run there only. The host's four have one cache in common, so
-/// that all of them would be in one queue if that did not go by where they may run: dispatching took 19 times as long then.
+/// Two CPUs with few loops and two with many, which may run there only. The host's four have one
+/// cache in common, so that all of them would be in one queue if that did not go by where they may
+/// run: dispatching took 19 times as long then.
 fn few_beside_many() {
     let spec = MachineSpec { cpus: 4, guest_kernels: Vec::new(), ..counting_spec() };
     let (here, there) = (Some([2, 3]), Some([0, 1]));

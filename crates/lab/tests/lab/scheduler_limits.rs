@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `scx_holdfast` where a host or a guest is not as it should be: it refuses to load and says what to do, and a guest that
-//! cannot be read is an ordinary task.
+//! `scx_holdfast` where a host or a guest is not as it should be: it refuses to load and says what
+//! to do, and a guest that cannot be read is an ordinary task.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Who gets how much of the host's CPUs under `scx_holdfast`, and how soon: weights of cgroups, tasks that
-//! move between them, tasks that may run on one CPU only, those whose CPU a real-time task takes, who wakes
-//! beside tasks of little weight, these beside tasks of great weight, and groups whose tasks are short.
+//! Who gets how much of the host's CPUs under `scx_holdfast`, and how soon: weights of cgroups,
+//! tasks that move between them, tasks that may run on one CPU only, those whose CPU a real-time
+//! task takes, who wakes beside tasks of little weight, these beside tasks of great weight, and
+//! groups whose tasks are short.
 
 use std::time::Duration;
 
@@ -117,7 +118,8 @@ fn shares_follow_groups() {
     assert_shares("a heavy one", &used(&machine, &names), &[80.0, 40.0, 40.0, 40.0]);
     kill(&machine, &names);
 
-    // Eight that take turns, each asleep while its partner runs, are worth no more than two that never sleep.
+    // Eight that take turns, each asleep while its partner runs, are worth no more than two that
+    // never sleep.
     let pipes = format!("{} --threads 8 --work-us 3000", machine.workload_path("pipes"));
     start_in_group(&machine, "turns", "one", None, &pipes);
     for name in &names[..2] {
@@ -139,7 +141,8 @@ fn shares_follow_groups() {
     shell(&machine, "echo 100 > /sys/fs/cgroup/three/cpu.weight");
     kill(&machine, &names[1..2]);
 
-    // Too deep for weights of their own: `b` is a member of the last group that has one, and that of the first.
+    // Too deep for weights of their own: `b` is a member of the last group that has one, and that
+    // of the first.
     let deep = ["deep"].iter().chain(&["d"; 19]).copied().collect::<Vec<_>>().join("/");
     shell(
         &machine,
@@ -210,8 +213,8 @@ fn shares_follow_groups() {
     machine.shut_down().unwrap();
 }
 
-/// Whom somebody wakes that goes on runs at once where a CPU idles: who writes to a pipe says of itself that it is about
-/// to sleep (a synchronous wakeup), and is not.
+/// Whom somebody wakes that goes on runs at once where a CPU idles: who writes to a pipe says of
+/// itself that it is about to sleep (a synchronous wakeup), and is not.
 fn woken_by_who_goes_on(machine: &Machine) {
     shell(machine, "mkfifo /tmp/lines");
     let on_cpu_0 = |name, command: &str| start_shell(machine, name, Some(vec![0]), command);
@@ -237,8 +240,9 @@ fn woken_by_who_goes_on(machine: &Machine) {
     kill(machine, &["writer", "reader"]);
 }
 
-/// Two that say of themselves that they are about to sleep, and are, leave a CPU to somebody who may run on no other. They
-/// may run on two; that a third one idles is what lets the kernel put whom the one wakes behind it, without asking.
+/// Two that say of themselves that they are about to sleep, and are, leave a CPU to somebody who
+/// may run on no other. They may run on two; that a third one idles is what lets the kernel put
+/// whom the one wakes behind it, without asking.
 fn beside_two_that_wake_each_other() {
     let spec = MachineSpec { cpus: 3, guest_kernels: Vec::new(), ..counting_spec() };
     let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
@@ -275,9 +279,10 @@ fn nice_hog(machine: &Machine, name: &str, nice: i32, cpus: Option<Vec<u32>>) {
     start_shell(machine, name, cpus, &command);
 }
 
-/// After a turn a task of nice 19 would have the next one when one of nice -20 has run for 35 s. The kernel ends a
-/// scheduler after 30. Each time somebody wakes, a CPU may find none but light ones that wait: there are
-/// several of them, so that none lives on such turns, and the host is left alone meanwhile.
+/// After a turn a task of nice 19 would have the next one when one of nice -20 has run for 35 s.
+/// The kernel ends a scheduler after 30. Each time somebody wakes, a CPU may find none but light
+/// ones that wait: there are several of them, so that none lives on such turns, and the host is
+/// left alone meanwhile.
 fn light_tasks_live_beside_heavy_ones() {
     const PASSES: Duration = Duration::from_secs(60);
     const STARVING_AFTER_S: f64 = 5.0;
@@ -337,8 +342,8 @@ fn wakeups(machine: &Machine, path: &str) -> Option<Counters> {
     }
 }
 
-/// Groups were not charged for tasks that ended before they had run for an eighth of a turn: a group of such had 80 to
-/// 85 % of both CPUs. Two loops are another one.
+/// Groups were not charged for tasks that ended before they had run for an eighth of a turn: a
+/// group of such had 80 to 85 % of both CPUs. Two loops are another one.
 fn short_tasks_win_their_group_nothing() {
     let machine = Machine::boot(&counting_spec(), &Progress::stderr()).unwrap();
     start_scheduler(&machine, &["--no-guest-knowledge"]);
@@ -372,8 +377,9 @@ fn a_group_of_short_tasks_has_no_more_than_its_share() {
     on_an_emulated_host(short_tasks_win_their_group_nothing);
 }
 
-/// A task of little weight is far ahead in virtual time after each of its turns, and the host's virtual time
-/// went with it: who woke then waited until everybody else had come there, for 190 ms and more.
+/// A task of little weight is far ahead in virtual time after each of its turns, and the host's
+/// virtual time went with it: who woke then waited until everybody else had come there, for 190 ms
+/// and more.
 fn light_tasks_delay_nobody() {
     const COUNTERS: &str = "/tmp/wakeups";
     const WAKEUPS: u64 = 2000;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! VMs start under load, run, and are stopped or killed while CPUs come and go and groups change their weight:
-//! `scx_holdfast` keeps scheduling, and the kernel's watchdog never ends it.
+//! VMs start under load, run, and are stopped or killed while CPUs come and go and groups change
+//! their weight: `scx_holdfast` keeps scheduling, and the kernel's watchdog never ends it.
 //!
-//! `HOLDFAST_STRESS_S=1800 cargo test --release -p holdfast-lab --test lab stress:: -- --nocapture` goes on for half an hour.
-//! A CPU that comes or goes has the scheduler start again, so that each instance of it lives less than a minute: with
-//! `HOLDFAST_STRESS_HOTPLUG=0` all CPUs stay, and one instance lives from the first round to the last.
+//! `HOLDFAST_STRESS_S=1800 cargo test --release -p holdfast-lab --test lab stress:: -- --nocapture`
+//! goes on for half an hour. A CPU that comes or goes has the scheduler start again, so that each
+//! instance of it lives less than a minute: with `HOLDFAST_STRESS_HOTPLUG=0` all CPUs stay, and one
+//! instance lives from the first round to the last.
 
 use std::time::Duration;
 
@@ -31,7 +32,8 @@ const HOGS: [&str; 2] = ["hog0", "hog1"];
 const HOGS_WEIGHT: &str = "/sys/fs/cgroup/hogs/cpu.weight";
 /// What their group weighs while a guest boots, in turn.
 const WEIGHTS: [&str; 2] = ["20", "100"];
-/// And in between. Beside that none boots in its time on an emulated host, nor under the kernel's own scheduler.
+/// And in between. Beside that none boots in its time on an emulated host, nor under the kernel's
+/// own scheduler.
 const HEAVY: &str = "500";
 
 /// What happened, to be printed; and lost guests, which the emulation does lose.
@@ -128,7 +130,8 @@ fn stress() {
             let _ = machine.stop_guest(&name);
         }
         assert_scheduled(&machine, "a VM started");
-        // The one of the round before is killed while it contends, and this one goes on beside the next.
+        // The one of the round before is killed while it contends, and this one goes on beside the
+        // next.
         if let Some(old) = lives.replace(name) {
             let _ = machine.stop_guest(&old);
             assert_scheduled(&machine, "a VM was killed");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `scx_holdfast` on hosts whose cores have two threads each: one of two sockets, the only one in the lab with more than
-//! one last level cache or NUMA node, and one of two cores, where a loop is to find the core that idles.
+//! `scx_holdfast` on hosts whose cores have two threads each: one of two sockets, the only one in
+//! the lab with more than one last level cache or NUMA node, and one of two cores, where a loop is
+//! to find the core that idles.
 
 use std::time::Duration;
 
@@ -23,7 +24,8 @@ const CORES: Topology = Topology { sockets: 1, cores: 2, threads: 2 };
 const STARTS: usize = 4;
 const LOOKS: usize = 20;
 const LOOK_S: f64 = 0.05;
-/// In how many of the looks, at most, two loops may be on one core: for a moment, after something short.
+/// In how many of the looks, at most, two loops may be on one core: for a moment, after something
+/// short.
 const SHARED: f64 = 0.1;
 /// Host time in which those that started a loop, and whoever else was awake, go to sleep again.
 const SETTLE_S: f64 = 0.3;
@@ -150,8 +152,9 @@ fn placed(machine: &Machine, hogs: &[&str], cpus: Option<&[u32]>) -> Vec<Vec<u32
             tasks.map(|task| format!("/proc/{}/task/{}/stat", task.pid, task.tid)).collect();
         (loops.len() == hogs.len()).then(|| loops.join(" "))
     });
-    // proc_pid_stat(5): field 39. Looked at from the inside, and told at the end: the agent is a real-time task, takes a
-    // CPU from a loop whenever it is asked or told something, and drives it to another one.
+    // proc_pid_stat(5): field 39. Looked at from the inside, and told at the end: the agent is a
+    // real-time task, takes a CPU from a loop whenever it is asked or told something, and drives it
+    // to another one.
     let look = format!(
         "sleep {SETTLE_S}; for look in $(seq {LOOKS}); do sleep {LOOK_S}; awk '{{printf \"%d \", $39}}' {loops}; echo; done \
          > /tmp/looks; cat /tmp/looks"
@@ -166,7 +169,8 @@ fn placed(machine: &Machine, hogs: &[&str], cpus: Option<&[u32]>) -> Vec<Vec<u32
     ended.stdout_tail.lines().map(cpus).collect()
 }
 
-/// How many of the looks found two loops on one core, whose threads have numbers that follow each other.
+/// How many of the looks found two loops on one core, whose threads have numbers that follow each
+/// other.
 fn shared(places: &[Vec<u32>]) -> usize {
     places.iter().filter(|cpus| cpus[0] / CORES.threads == cpus[1] / CORES.threads).count()
 }
@@ -203,7 +207,8 @@ fn two_loops() {
     );
 }
 
-/// Wherever each is put at random, two of four CPUs are of one core in a third of the looks. Stock never has them so.
+/// Wherever each is put at random, two of four CPUs are of one core in a third of the looks. Stock
+/// never has them so.
 #[test]
 fn loops_do_not_share_a_core_while_another_is_idle() {
     on_an_emulated_host(two_loops);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What guests may be told and what they may claim, in the lab's host: a guest that lies gains nothing,
-//! and what KVM tells an honest one stays true under the scheduler.
+//! What guests may be told and what they may claim, in the lab's host: a guest that lies gains
+//! nothing, and what KVM tells an honest one stays true under the scheduler.
 
 use std::time::Duration;
 
@@ -96,8 +96,8 @@ fn lying() {
         eprintln!("{claim}: {points:+.2} points, {:?}", counted.counters);
         // Unbounded, it would be fifty.
         assert!(points <= 2.0, "{claim}: {points} points more than fair; {counted:?}");
-        // It was believed, and what it was granted was bounded: one that never lets go is disbelieved, and
-        // where all are called each is taken for the caller of the others.
+        // It was believed, and what it was granted was bounded: one that never lets go is
+        // disbelieved, and where all are called each is taken for the caller of the others.
         let bounds = ["nr_capped", "nr_over_budget", "nr_backed_off", "nr_waits"];
         let bounded = bounds.iter().any(|bound| of_vcpus(&counted, bound) > 0);
         assert!(["flipping", "waiter"].contains(&claim) || bounded, "{claim}: {counted:?}");
@@ -108,7 +108,8 @@ fn lying() {
     machine.shut_down().unwrap();
 }
 
-/// A thread whose VM is closed is a thread like any other, whatever lies where its guest said it held a lock.
+/// A thread whose VM is closed is a thread like any other, whatever lies where its guest said it
+/// held a lock.
 fn left_by_its_vm(machine: &Machine) {
     let nr_vms = |counted: &Counted| {
         ["nr_vms_readable", "nr_vms_unreadable"]

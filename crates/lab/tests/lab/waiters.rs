@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Looks at running vCPUs in the lab's host: where vCPUs of a VM wait for one that is preempted they are what finds it,
-//! and where nobody contends none is armed.
+//! Looks at running vCPUs in the lab's host: where vCPUs of a VM wait for one that is preempted
+//! they are what finds it, and where nobody contends none is armed.
 
 use holdfast_agent::protocol::Request;
 use holdfast_lab::machine::{GuestSpec, Machine};
@@ -71,7 +71,8 @@ fn probes() {
     let locks = count(&machine, "lock");
     end_scheduler(&machine);
     machine.shut_down().unwrap();
-    // A loop is preempted hundreds of times, now and then in a tick's interrupt, which may be waited for.
+    // A loop is preempted hundreds of times, now and then in a tick's interrupt, which may be
+    // waited for.
     assert!(loops.preemptible > 50 && loops.probes * 20 <= loops.preemptible, "{loops:?}");
     assert!(locks.found >= 5, "{locks:?}");
 }

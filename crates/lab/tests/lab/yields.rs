@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Directed yields in the lab's host: the scheduler knows what KVM asks each of them for, and the observer, which
-//! sees the exits that ask and what `yield_to()` returns, counts the same. Who watches is told of them by VM.
+//! Directed yields in the lab's host: the scheduler knows what KVM asks each of them for, and the
+//! observer, which sees the exits that ask and what `yield_to()` returns, counts the same. Who
+//! watches is told of them by VM.
 
 use holdfast_agent::protocol::Request;
 use holdfast_lab::machine::{GuestSpec, Machine};

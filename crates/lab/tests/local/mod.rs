@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A host without a virtual machine: the real agent as ordinary processes, one as the host and one as
-//! a guest, real workloads, and shell scripts that behave as schedulers do towards the runner.
+//! A host without a virtual machine: the real agent as ordinary processes, one as the host and one
+//! as a guest, real workloads, and shell scripts that behave as schedulers do towards the runner.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -105,7 +105,8 @@ pub(crate) fn start_shell(machine: &Machine, name: &str, cpus: Option<Vec<u32>>,
     machine.request(Request::Spawn(spawn)).unwrap();
 }
 
-/// Loading takes an emulated host that counts instructions half a minute, beside another one longer.
+/// Loading takes an emulated host that counts instructions half a minute, beside another one
+/// longer.
 const STATE_LIMIT: Duration = Duration::from_secs(240);
 
 /// Has `scx_holdfast` schedule the host.
@@ -229,8 +230,8 @@ pub(crate) fn start_guest(machine: &Machine, name: &str, vcpus: u32) {
     machine.start_guest(&GuestSpec { vcpus, ..GuestSpec::new(name) }).unwrap();
 }
 
-/// Has a guest's vCPUs contend for a lock, with `holdfast spins` in it, which is there first: it is loaded in a fraction
-/// of the time while nothing else runs. Guests need to have the program.
+/// Has a guest's vCPUs contend for a lock, with `holdfast spins` in it, which is there first: it is
+/// loaded in a fraction of the time while nothing else runs. Guests need to have the program.
 pub(crate) fn contend<'m>(
     machine: &'m Machine,
     name: &'m str,
@@ -281,7 +282,8 @@ pub(crate) fn count_costs(ask: impl Fn(Request) -> Reply) {
 
 /// The BPF programs that are loaded, each as `bpf_prog_TAG_NAME`.
 pub(crate) fn bpf_symbols(machine: &Machine) -> String {
-    // They are the last, and to look for them among all others takes an emulated host half a minute.
+    // They are the last, and to look for them among all others takes an emulated host half a
+    // minute.
     let argv = ["sh", "-c", "tail -n 500 /proc/kallsyms | grep -o 'bpf_prog_[^ ]*'"];
     machine.request(Request::spawn("symbols", argv)).unwrap();
     let ended = wait(machine, "symbols", Duration::from_secs(120));
@@ -329,8 +331,8 @@ pub(crate) fn pid(ask: impl Fn(Request) -> Reply, child: &str) -> i32 {
     }
 }
 
-/// A recording made in the host, as this machine's own `holdfast` replays it; it is kept, and so is what
-/// the options have it write.
+/// A recording made in the host, as this machine's own `holdfast` replays it; it is kept, and so is
+/// what the options have it write.
 pub(crate) fn replay(machine: &Machine, recording: &str, options: &[&str]) -> Value {
     let request = Request::ReadFile { path: recording.into(), max_bytes: 8 << 20 };
     let Reply::ReadFile { data, truncated } = machine.request(request).unwrap() else {
@@ -352,8 +354,8 @@ pub(crate) fn replay(machine: &Machine, recording: &str, options: &[&str]) -> Va
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// What `done` gives once it gives something, which must not take longer than some minutes: this machine may
-/// have other work.
+/// What `done` gives once it gives something, which must not take longer than some minutes: this
+/// machine may have other work.
 pub(crate) fn eventually<T>(what: &str, done: impl FnMut() -> Option<T>) -> T {
     eventually_within(Duration::from_secs(180), what, done)
 }
@@ -379,8 +381,9 @@ fn within<T>(limit: Duration, mut done: impl FnMut() -> Option<T>) -> Option<T> 
     }
 }
 
-/// Other work of this machine preempts the CPUs of the emulated host, where its clock is the machine's: a test that
-/// fails is begun once more. What is wrong is wrong both times. But a scheduler has to bear a busy machine.
+/// Other work of this machine preempts the CPUs of the emulated host, where its clock is the
+/// machine's: a test that fails is begun once more. What is wrong is wrong both times. But a
+/// scheduler has to bear a busy machine.
 pub(crate) fn on_an_emulated_host(test: fn()) {
     if let Err(panic) = std::panic::catch_unwind(test) {
         let said = panic.downcast_ref::<String>().cloned().unwrap_or_default();
