@@ -64,8 +64,8 @@ pub fn conclude(
     result
 }
 
-/// A result as it follows from its windows, whatever figures and verdicts it holds: of the counters
-/// where they are there, else of the windows' metrics.
+/// Draws the conclusions of a result again, from its windows alone: from their counters if it has
+/// them, else from their metrics.
 pub fn again(result: RunResult) -> RunResult {
     let RunResult { provenance, experiments, mut samples, partial, .. } = result;
     for sample in samples.iter_mut().filter(|s| s.before.is_some() && s.after.is_some()) {
@@ -77,7 +77,7 @@ pub fn again(result: RunResult) -> RunResult {
     conclude(provenance, experiments, samples, partial)
 }
 
-/// The verdicts that follow from the figures of a result and from what its experiments expect.
+/// Verdicts on what the experiments of a result expect, from its figures.
 pub fn judge_all(result: &RunResult) -> Vec<Verdict> {
     let experiments = result.experiments.iter();
     experiments
@@ -85,7 +85,7 @@ pub fn judge_all(result: &RunResult) -> Vec<Verdict> {
         .collect()
 }
 
-/// Whom a contender is compared with in a case: the baseline, and whom an expectation names.
+/// Contenders that one is compared with in a case: the baseline, and those that expectations name.
 fn opponents<'a>(experiment: &'a Experiment, case: &str, contender: &str) -> Vec<&'a str> {
     let mut all = vec![experiment.baseline().name.as_str()];
     let is_of_it =
@@ -117,7 +117,7 @@ fn series(samples: &[Sample], key: Key, contender: &str) -> BTreeMap<u32, f64> {
         .collect()
 }
 
-/// Means of what a contender counted of itself.
+/// Means of a contender's own counters.
 fn count(
     samples: &[Sample],
     experiment: &Experiment,
@@ -155,7 +155,7 @@ fn count(
     values.into_iter().filter_map(counter).collect()
 }
 
-/// How long a contender's graces had to be, over all windows; none if it gave none.
+/// Lengths of a contender's graces, over all windows; none if it gave none.
 fn sum_graces(
     samples: &[Sample],
     experiment: &Experiment,
@@ -225,11 +225,11 @@ fn compare(
     })
 }
 
-/// What `contender` has by round over what `baseline` has, and in how many rounds both have
-/// something.
+/// Values of `contender` over those of `baseline` by round, and the number of rounds that have
+/// both.
 ///
-/// Windows of two cases are not neighbours in time: their rounds only count them then, and the
-/// interval is as wide as it is for values drawn independently.
+/// Windows of two cases are not neighbours in time: then rounds only count them, and the interval
+/// is as wide as for values drawn independently.
 pub(crate) fn over(
     contender: &BTreeMap<u32, f64>,
     baseline: &BTreeMap<u32, f64>,
@@ -242,7 +242,7 @@ pub(crate) fn over(
     (stats::compare(&rounds, settings), rounds.len() as u32)
 }
 
-/// What an expectation is about: a figure, and the interval that is judged in its place, if any.
+/// The figure of an expectation, and the interval that is judged in its place, if any.
 struct Judged {
     figure: Option<f64>,
     interval: Option<(f64, Option<f64>)>,
@@ -324,7 +324,7 @@ mod tests {
     use super::*;
     use crate::testdata;
 
-    /// What comes of an expectation of holdfast in case "lock" of the results that tests look at.
+    /// The verdict on an expectation of holdfast in case "lock" of the test data.
     fn verdict(expect: &str) -> (RunResult, Verdict) {
         let text = testdata::TOML.split("[[expect]]").next().unwrap();
         let expect = format!("[[expect]]\ncase = \"lock\"\ncontender = \"holdfast\"\n{expect}");
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(outcome("min", high + 1e-6), (false, "missed"));
         assert_eq!(outcome("max", c.ratio - 1e-6), (true, "unsure"));
         assert_eq!(outcome("max", low - 1e-6), (false, "missed"));
-        // What is said of an end of the interval is said of that end.
+        // A limit for an end of the interval judges that end.
         let (_, v) = verdict(&format!("{metric}of = \"low\"\nmin = {}", low + 1e-6));
         assert_eq!((v.outcome(), v.low), ("missed", None));
 

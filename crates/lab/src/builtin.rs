@@ -5,11 +5,10 @@ use std::path::Path;
 
 use crate::experiment::{Experiment, ExperimentError};
 
-/// What `all` is.
+/// Name of the whole campaign.
 pub const ALL: &str = "all";
 
-/// Name and text of those that `all` is, in the order they are run: of the five sources, and of
-/// several VMs.
+/// Name and text of the experiments of [`ALL`], in order: the five sources, and several VMs.
 const CAMPAIGN: [(&str, &str); 6] = [
     ("s1", include_str!("../../../experiments/sources/s1.toml")),
     ("s2", include_str!("../../../experiments/sources/s2.toml")),
@@ -19,7 +18,7 @@ const CAMPAIGN: [(&str, &str); 6] = [
     ("vms", include_str!("../../../experiments/vms.toml")),
 ];
 
-/// The others.
+/// The other experiments.
 const SINGLE: [(&str, &str); 18] = [
     ("demo", include_str!("../../../experiments/demo.toml")),
     ("contention", include_str!("../../../experiments/contention.toml")),
@@ -50,8 +49,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     experiments().map(|(name, _)| *name)
 }
 
-/// The experiments that `what` names: a file, one of [`names`], or [`ALL`]. Anything else is
-/// taken for a file.
+/// The experiments called `what`: one of [`names`], [`ALL`], or else a file.
 pub fn find(what: &str) -> Result<Vec<Experiment>, ExperimentError> {
     let path = Path::new(what);
     let wanted: Vec<_> = match what {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Runs experiments and leaves a directory with what came of them: `result.json`, `report.html`,
-//! and `samples.jsonl`, which is written while the run goes on.
+//! Runs experiments and leaves a directory of results: `result.json`, `report.html`, and
+//! `samples.jsonl`, which is written while the run goes on.
 
 use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Write};
@@ -29,11 +29,11 @@ pub struct Campaign {
     pub options: Options,
     /// How the comparisons are made.
     pub statistics: Settings,
-    /// Directory for what it leaves.
+    /// Directory for the results.
     pub out: PathBuf,
-    /// Whether its page has what schedulers counted of their decisions.
+    /// Whether the page has the schedulers' own counters.
     pub verbose: bool,
-    /// Whether to begin anew where a run of the same was stopped in that directory.
+    /// Whether to start over, although the directory has a stopped run of the same experiments.
     pub afresh: bool,
     /// Version of Holdfast.
     pub version: String,
@@ -41,19 +41,19 @@ pub struct Campaign {
     pub commit: Option<String>,
 }
 
-/// What a campaign left.
+/// The results of a campaign.
 #[derive(Debug)]
 pub struct Finished {
     /// The result, as in `result.json`.
     pub result: RunResult,
-    /// Where that is.
+    /// Path of the result.
     pub result_path: PathBuf,
-    /// Where the page is.
+    /// Path of the page.
     pub report_path: PathBuf,
     /// Why it ended early, if it did.
     pub ended_by: Option<Error>,
-    /// Why the result, its page, `samples.jsonl` or what lets a later run go on with it could not
-    /// be written, if one of them could not.
+    /// Why one of these files could not be written: the result, its page, `samples.jsonl`, or the
+    /// file that lets a later run go on.
     pub unwritten: Option<ResultError>,
 }
 
@@ -63,27 +63,27 @@ pub enum CampaignError {
     /// No window was measured.
     #[error("nothing was measured")]
     Nothing(#[source] Error),
-    /// Windows are told apart by the names of their experiments.
+    /// Two experiments share a name, which tells windows apart.
     #[error("two experiments are called \"{0}\"; give each another name, and name each once")]
     Namesakes(String),
-    /// Another run has the directory.
+    /// Another run uses the directory.
     #[error(
         "another run is writing to {}; wait until it ends, or choose another directory with --out",
         .0.display()
     )]
     Busy(PathBuf),
-    /// What was measured could not be kept.
+    /// The results could not be kept.
     #[error(transparent)]
     Result(#[from] ResultError),
 }
 
 impl CampaignError {
-    /// Whether this machine cannot do what was asked for, rather than something having failed.
+    /// Whether this machine cannot do it, rather than something having failed.
     pub fn is_unsupported(&self) -> bool {
         matches!(self, CampaignError::Nothing(Error::Unsupported(_)))
     }
 
-    /// Whether any machine would refuse what was asked for.
+    /// Whether any machine would refuse it.
     pub fn is_wrong_usage(&self) -> bool {
         matches!(self, CampaignError::Namesakes(_) | CampaignError::Nothing(Error::Counting))
     }
@@ -103,7 +103,7 @@ impl Campaign {
         self.run_on(&boot, progress)
     }
 
-    /// Runs it on hosts that `boot` makes; one that was stopped goes on where it was.
+    /// Runs it on hosts that `boot` makes; a stopped run goes on where it was.
     pub fn run_on(&self, boot: &Boot, progress: &Progress) -> Result<Finished, CampaignError> {
         self.check_names()?;
         let experiments = self.experiments();
@@ -133,7 +133,7 @@ impl Campaign {
                 if let Err(error) = log.append(&sample)
                     && log_error.is_none()
                 {
-                    progress.note(&format!("{error}; if the run is stopped it begins anew"));
+                    progress.note(&format!("{error}; if the run is stopped it starts over"));
                     log_error = Some(error);
                 }
                 samples.push(sample);
@@ -175,8 +175,8 @@ impl Campaign {
         twice.map_or(Ok(()), |name| Err(CampaignError::Namesakes(name.into())))
     }
 
-    /// Another run's result stays, under another name, if it is whole: this one may have been
-    /// stopped early.
+    /// Keeps another run's result under another name if it is complete: this run may be stopped
+    /// early.
     fn keep_earlier(&self, ours: &RunResult, result: &Path, report: &Path, progress: &Progress) {
         let is_of_another = |r: &RunResult| r.provenance.date != ours.provenance.date;
         let Ok(earlier) = RunResult::read(result) else { return };
@@ -192,7 +192,7 @@ impl Campaign {
         }
     }
 
-    /// Makes the directory for what it leaves, and keeps other runs out of it.
+    /// Makes the directory, and locks it against other runs.
     fn lock(&self) -> Result<Lock, CampaignError> {
         let failed = |why| ResultError::Write { path: self.out.clone(), why };
         let made = Made::new(&self.out).map_err(failed)?;
@@ -213,7 +213,7 @@ impl Campaign {
         experiments
     }
 
-    /// What a run that was stopped left, or a beginning.
+    /// The windows of a stopped run, or none.
     fn earlier(&self, experiments: &[Experiment], programs: &str, progress: &Progress) -> Earlier {
         let now = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
         let found =
@@ -222,7 +222,7 @@ impl Campaign {
             Ok(Some(mut earlier)) => {
                 let nr_kept = earlier.samples.iter().filter(|s| s.is_valid()).count();
                 progress.note(&format!(
-                    "going on with the run that was stopped in {}: {nr_kept} windows count",
+                    "resuming the run that was stopped in {}: {nr_kept} windows count",
                     self.out.display()
                 ));
                 earlier.provenance.notes.push(format!("the run was stopped, and went on at {now}"));
@@ -230,7 +230,7 @@ impl Campaign {
             }
             Ok(None) => (),
             Err(why) => progress.note(&format!(
-                "{} has a run that was stopped, which is not gone on with: {why}",
+                "{} has a stopped run that cannot be resumed: {why}",
                 self.out.display()
             )),
         }
@@ -246,22 +246,22 @@ impl Campaign {
     }
 }
 
-/// Keeps other runs out of a directory.
+/// Locks a directory against other runs.
 struct Lock {
-    /// Goes first: what is removed is still locked.
+    /// Dropped first: the lock still holds while empty directories are removed.
     _made: Made,
     _dir: File,
 }
 
-/// Directories that were made for a run, the innermost first. Those that stay empty are removed.
+/// Directories made for a run, the innermost first. Empty ones are removed.
 struct Made(Vec<PathBuf>);
 
 impl Made {
-    /// Makes `dir`, and those that it is in.
+    /// Makes `dir` and its missing parents.
     fn new(dir: &Path) -> std::io::Result<Self> {
         let missing =
             dir.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists());
-        // Removes what was made of them if not all can be.
+        // Removes the directories made so far if one of them cannot be made.
         let made = Made(missing.map(Path::to_path_buf).collect());
         std::fs::create_dir_all(dir)?;
         Ok(made)
@@ -271,13 +271,13 @@ impl Made {
 impl Drop for Made {
     fn drop(&mut self) {
         for dir in &self.0 {
-            // Fails where there is something in it, as is meant.
+            // Fails if the directory is not empty, as it should.
             let _ = std::fs::remove_dir(dir);
         }
     }
 }
 
-/// When a run began that has these windows already: as long ago as it was running for them.
+/// The time at which a run with these windows began: now less the time it was running.
 fn began(samples: &[Sample]) -> Instant {
     let ran_s = samples.iter().map(|s| s.start_s).fold(0.0, f64::max);
     let now = Instant::now();
@@ -285,7 +285,7 @@ fn began(samples: &[Sample]) -> Instant {
     now.checked_sub(ran).unwrap_or(now)
 }
 
-/// Adds what is known of an experiment, which may have been begun before.
+/// Adds the facts about an experiment, which may have been started before.
 fn add(provenance: &mut Provenance, measured: Measured) -> Option<Error> {
     if let Some(facts) = measured.facts {
         provenance.accelerator = facts.accelerator;
@@ -306,16 +306,16 @@ fn extend<T: PartialEq>(list: &mut Vec<T>, more: Vec<T>) {
     }
 }
 
-/// Windows as they come, one per line, and beside them of what run they are.
+/// Windows as they come, one per line, and beside them the identity of the run.
 struct Log {
     out: PathBuf,
     path: PathBuf,
     unfinished: Unfinished,
-    /// Where lines go until there is one: a run that measures nothing leaves an earlier run's
-    /// alone.
+    /// File for lines until there is a first one: a run that measures nothing leaves an earlier
+    /// run's log.
     beside: Option<PathBuf>,
     file: File,
-    /// What is not in the file yet: a disk that was full may have room by the next window.
+    /// Lines that are not in the file yet: a full disk may have room by the next window.
     unwritten: Vec<u8>,
 }
 
@@ -335,7 +335,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Writes what an earlier run measured; its own log stays until all of it is on the disk.
+    /// Copies the windows of an earlier run. Its own log stays until all of them are on the disk.
     fn copy(&mut self, earlier: &[Sample]) -> std::io::Result<()> {
         let lines = earlier.iter().map(line).collect::<Result<Vec<_>, _>>()?.concat();
         self.file.write_all(&lines)?;
@@ -349,7 +349,7 @@ impl Log {
         self.take_over()
     }
 
-    /// Takes the place of an earlier log, if it has not yet.
+    /// Takes the place of an earlier log, once.
     fn take_over(&mut self) -> Result<(), ResultError> {
         let Some(beside) = &self.beside else { return Ok(()) };
         std::fs::rename(beside, &self.path)
@@ -358,10 +358,10 @@ impl Log {
         self.unfinished.write(&self.out)
     }
 
-    /// Keeps what is known by now of where the figures come from.
+    /// Keeps the provenance as far as it is known.
     fn know(&mut self, provenance: &Provenance) -> Result<(), ResultError> {
         self.unfinished.provenance = provenance.clone();
-        // Before the first line there is nothing to go on with.
+        // Before the first line a later run has nothing to go on with.
         if self.beside.is_some() { Ok(()) } else { self.unfinished.write(&self.out) }
     }
 }
@@ -369,14 +369,14 @@ impl Log {
 impl Drop for Log {
     fn drop(&mut self) {
         if let Some(beside) = &self.beside {
-            // Nothing in it is nowhere else; that it stays is no more than untidy.
+            // Its content is elsewhere, too: a file that stays is untidy, but no more.
             let _ = std::fs::remove_file(beside);
         }
     }
 }
 
-/// Writes `bytes` and drops what was written, so that the next try goes on where one failed, within
-/// a line, too.
+/// Writes `bytes` and drops what is written, so that the next try goes on after a failure, even in
+/// the middle of a line.
 fn write_out(file: &mut File, bytes: &mut Vec<u8>) -> std::io::Result<()> {
     while !bytes.is_empty() {
         match file.write(bytes) {
@@ -395,7 +395,7 @@ fn line(sample: &Sample) -> std::io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// CPUs of this machine, those included that we may not use.
+/// CPUs online of this machine, including those that this process may not use.
 fn nr_online() -> u32 {
     // SAFETY: plain library call.
     let nr = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
@@ -447,7 +447,7 @@ mod tests {
         }
     }
 
-    /// What a run comes to on a machine that cannot boot a host.
+    /// The outcome of a run on a machine that cannot boot a host.
     fn run(campaign: &Campaign) -> Result<Finished, CampaignError> {
         let boot = |_: &Experiment| Err(Error::Unsupported("no host".into()));
         campaign.run_on(&boot, &Progress::silent())
@@ -470,7 +470,7 @@ mod tests {
         let (results, theirs) = (dir.path().join("results"), dir.path().join("theirs"));
         assert!(run(&campaign(&results.join("demo"))).unwrap_err().is_unsupported());
         assert!(!results.exists());
-        // Not all of it can be made.
+        // Not all of its directories can be made.
         std::fs::write(dir.path().join("file"), "").unwrap();
         run(&campaign(&dir.path().join("new/../file/demo"))).unwrap_err();
         assert!(!dir.path().join("new").exists());
@@ -507,7 +507,7 @@ mod tests {
         let result = testdata::result();
         let path = dir.path().join("samples.jsonl");
         std::fs::write(&path, "what was measured").unwrap();
-        // A disk that is full after the first window: a pipe whose reader leaves.
+        // Stands for a disk that fills up after the first window: a pipe whose reader leaves.
         let new = dir.path().join("samples.jsonl.new");
         let name = CString::new(new.as_os_str().as_bytes()).unwrap();
         // SAFETY: a plain system call with a string that is terminated.
@@ -534,7 +534,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let result = testdata::result();
         let mut log = Log::create(dir.path(), unfinished(&result), &result.samples[..1]).unwrap();
-        // A disk that is full within the line, and has room again once somebody has read.
+        // Stands for a disk that fills up within the line, and has room again after a read.
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         theirs.set_nonblocking(true).unwrap();
@@ -564,7 +564,7 @@ mod tests {
         let earlier = Unfinished { programs, ..unfinished(&result) };
         drop(Log::create(dir.path(), earlier, &result.samples).unwrap());
         let boot = |_: &Experiment| {
-            // Nothing can be written over it.
+            // A directory cannot be replaced by a file.
             let _ = std::fs::create_dir(dir.path().join("unfinished.json.new"));
             Err(Error::Unsupported("no host".into()))
         };

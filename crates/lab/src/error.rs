@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What can go wrong with packages, images and machines.
+//! Errors of packages, images and machines.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why the lab could not do what it was asked for: what was tried, on what, and what to do next.
+/// Why the lab failed. Every message says what was tried, on what, and what to do next.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -15,7 +15,7 @@ pub enum Error {
         what: &'static str,
         /// On what.
         path: PathBuf,
-        /// What the system said. Not called `source`: a chain of errors would name it twice.
+        /// The system's error. Not called `source`, so that a chain of errors does not repeat it.
         why: io::Error,
     },
     /// A program of the machine could not be run, or failed.
@@ -23,7 +23,7 @@ pub enum Error {
     Command {
         /// Program and arguments.
         command: String,
-        /// Exit status and the last it said, or why it did not start.
+        /// Exit status and last output, or why it did not start.
         why: String,
     },
     /// The archive could not be found or read, or lacks something.
@@ -32,7 +32,7 @@ pub enum Error {
     /// A package could not be downloaded.
     #[error("{0}")]
     Download(String),
-    /// Something an image is to hold is not there, or not what it should be.
+    /// A file for an image is missing, or not as it should be.
     #[error("building the {image} image: {why}")]
     Image {
         /// `host` or `guest`.
@@ -40,10 +40,10 @@ pub enum Error {
         /// What is wrong, and what to do.
         why: String,
     },
-    /// A machine was asked for something it cannot be.
+    /// A machine cannot be as requested.
     #[error("{0}")]
     Unsupported(String),
-    /// The clock that an experiment wants is no real machine's.
+    /// Only an emulated host has the clock that an experiment asks for.
     #[error(
         "only an emulated host has a clock that counts instructions: leave out `clock` in the \
          experiment, or take `--accel tcg`"
@@ -57,7 +57,7 @@ pub enum Error {
         .programs.join(", ")
     )]
     Missing {
-        /// Where they were looked for.
+        /// Directory without them.
         dist: PathBuf,
         /// Their paths there.
         programs: Vec<String>,
@@ -72,28 +72,29 @@ pub enum Error {
     },
     /// The lab's host did not answer in time.
     #[error(
-        "the lab's host did not answer `{request}` within {seconds} s; the last lines of its console:\n{console}"
+        "the lab's host did not answer `{request}` within {seconds} s; the last lines of its \
+         console:\n{console}"
     )]
     HostHung {
-        /// What it was asked.
+        /// The request.
         request: String,
-        /// How long it was waited for.
+        /// Seconds it was given.
         seconds: u64,
         /// Last lines.
         console: String,
     },
-    /// What ran in an emulated host failed, which may be the emulation's doing.
+    /// A process in an emulated host failed, perhaps because of the emulation.
     #[error("a window was lost: {0}")]
     Doubtful(String),
-    /// The agent in the host or in a guest could not do what it was asked for.
+    /// The agent in the host or in a guest could not serve a request.
     #[error(transparent)]
     Refused(#[from] holdfast_agent::protocol::Failure),
-    /// An answer of another kind than asked for.
+    /// An answer of the wrong kind.
     #[error("the agent answered `{request}` with something else: {answer}")]
     Confused {
-        /// What it was asked.
+        /// The request.
         request: String,
-        /// What it said.
+        /// The answer.
         answer: String,
     },
     /// Ctrl-C, or a request to end.
@@ -110,5 +111,5 @@ impl Error {
     }
 }
 
-/// What the lab's functions return.
+/// Result of the lab's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

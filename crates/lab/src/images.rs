@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! File systems of the lab's host and guests: initramfs archives, built from a declaration, the
-//! same bytes for the same input, cached by content. Nothing in them is started but the agent.
+//! same bytes for the same input, cached by content. Only the agent is started in them.
 
 mod cpio;
 mod elf;
@@ -31,7 +31,7 @@ pub(crate) const QEMU: &str = "/opt/qemu";
 /// Where the guests' kernels and images are, in the host.
 pub(crate) const GUESTS: &str = "/guests";
 
-/// Firmware that QEMU reads for the machines of the lab: where its packages have it, by what name.
+/// Firmware that QEMU reads for the lab's machines: path in its packages, and name.
 const FIRMWARE: [(&str, &str); 3] = [
     ("usr/share/seabios/bios-256k.bin", "bios-256k.bin"),
     ("usr/share/qemu/linuxboot_dma.bin", "linuxboot_dma.bin"),
@@ -80,13 +80,13 @@ impl KernelFiles {
     }
 }
 
-/// Everything that images and machines are made of, in the cache.
+/// Everything for images and machines, in the cache.
 pub struct Parts {
     /// QEMU with its libraries and firmware.
     pub qemu: Tree,
     /// Kernels asked for.
     pub kernels: BTreeMap<Kernel, KernelFiles>,
-    /// What guests hold besides the agent and the workloads.
+    /// Programs of guests besides the agent and the workloads.
     pub userland: Tree,
     /// Source packages' upstream archives, unpacked, by name.
     pub sources: BTreeMap<String, PathBuf>,
@@ -97,11 +97,11 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Finds all this in the cache, or fetches it.
+    /// Finds all parts in the cache, or fetches them.
     pub fn fetch(cache: &Path, kernels: &[Kernel], progress: &Progress) -> Result<Self> {
         let mut packages = Packages::open(cache)?;
         match Parts::fetch_from(&mut packages, kernels, progress) {
-            // A mirror keeps what its newest lists name, and not for long what older ones do.
+            // A mirror has the files of its newest lists, and soon drops those of older ones.
             Err(Error::Download(why)) if packages.expire()? => {
                 progress.note(&format!("{why}; trying again with new lists"));
                 Parts::fetch_from(&mut packages, kernels, progress)
@@ -171,7 +171,7 @@ impl Parts {
     }
 }
 
-/// What images take from the machine.
+/// Files of this machine for images.
 pub struct Local<'a> {
     /// Directory with `holdfast-agent`, `workloads/` and the other programs built.
     pub dist: &'a Path,
@@ -183,7 +183,7 @@ pub struct Local<'a> {
     pub kvm_in_guests: bool,
 }
 
-/// What both kinds of image begin with.
+/// The common beginning of both kinds of image.
 fn base(name: &str, parts: &Parts, local: &Local<'_>) -> Result<Manifest> {
     let mut image = Manifest::new(name);
     for directory in
@@ -231,7 +231,7 @@ pub fn guest(parts: &Parts, kernel: Kernel, local: &Local<'_>) -> Result<Manifes
     let files = parts.kernel(kernel)?;
     let mut image = base(&format!("guest-{kernel}"), parts, local)?;
     GuestFiles::standard().add(&mut image, &parts.userland, &parts.sources)?;
-    // Built in where Debian's kernel has them built in.
+    // A module, or built in, as in Debian's kernel.
     let modules = Modules::of(&files.tree, &files.release)?;
     let on_demand: &[&str] = if local.kvm_in_guests { &KVM } else { &[] };
     modules.add(&mut image, on_demand, &["virtio_pci", "virtio_console"])?;
@@ -242,7 +242,7 @@ pub fn guest(parts: &Parts, kernel: Kernel, local: &Local<'_>) -> Result<Manifes
 }
 
 /// The program `holdfast` in a guest, with this machine's libraries and loader in a directory of
-/// their own: the workloads' are Debian's.
+/// their own: the workloads use Debian's.
 fn add_holdfast(image: &mut Manifest, program: &Path) -> Result<()> {
     let (loader, libraries) = elf::closure(program, elf::find_on_machine)?;
     image.local(&format!("{DIST}/holdfast"), program)?;
@@ -255,7 +255,7 @@ fn add_holdfast(image: &mut Manifest, program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// How that program is started.
+/// The command of that program.
 pub(crate) fn holdfast_in_guest() -> Vec<String> {
     let file = |name: &str| format!("{DIST}/{name}");
     vec![file("lib/loader"), "--library-path".into(), file("lib"), file("holdfast")]
@@ -270,12 +270,12 @@ pub fn host(
 ) -> Result<Manifest> {
     let kernel = parts.kernel(kernel)?;
     let mut image = base("host", parts, local)?;
-    // libbpf wants it for the `__kconfig` variables every scheduler has.
+    // libbpf reads it for the `__kconfig` variables that every scheduler has.
     image.cached(&format!("boot/config-{}", kernel.release), &kernel.config)?;
     let modules = Modules::of(&kernel.tree, &kernel.release)?;
     modules.add(&mut image, &KVM, &["virtio_pci", "virtio_console"])?;
 
-    // QEMU has libraries of its own: those of the machine's programs may be of another release.
+    // QEMU has libraries of its own: those of this machine's programs may be of another release.
     let program = parts.qemu.get("usr/bin/qemu-system-x86_64")?;
     let library = |name: &str| parts.qemu.find(&format!("usr/lib/x86_64-linux-gnu/{name}"));
     let (_, libraries) = elf::closure(&program, library)?;
@@ -320,7 +320,7 @@ fn add_program(image: &mut Manifest, here: &Path, there: &str) -> Result<()> {
     Ok(())
 }
 
-/// Images not used for a while go.
+/// Removes images that were not used for a while.
 pub(crate) fn tidy(directory: &Path) {
     const KEEP: std::time::Duration = std::time::Duration::from_secs(7 * 24 * 3600);
     for file in list(directory).unwrap_or_default() {

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Ctrl-C: the first asks everything in the lab to end and clean up, a later one ends the process.
+//! Ctrl-C: the first asks everything in the lab to end and clean up; a later one ends the process.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Signals that come together are one wish: timeout(1) sends each twice.
+/// Signals within this time count as one: timeout(1) sends each twice.
 const TOGETHER_NS: u64 = 500_000_000;
 
-/// When somebody asked; 0 if nobody has.
+/// Time of the first request; 0 if there is none.
 static ASKED_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Makes SIGINT, SIGTERM and SIGHUP end waits in this crate with
-/// [`Error::Interrupted`](crate::Error::Interrupted), so that what is running is dropped in order.
-/// One that is ignored stays so: `nohup`, or a shell that started this in the background, meant it.
+/// [`Error::Interrupted`](crate::Error::Interrupted), so that running parts are dropped in order.
+/// An ignored signal stays ignored: `nohup`, or a shell that started this in the background, meant
+/// it.
 pub fn install() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         if action(signal) == libc::SIG_IGN {
@@ -23,7 +24,7 @@ pub fn install() {
     }
 }
 
-/// What is done at `signal`.
+/// The action for `signal`.
 fn action(signal: libc::c_int) -> libc::sighandler_t {
     // SAFETY: zeroes are a sigaction, which the kernel fills; nothing is changed by asking.
     unsafe {
@@ -37,7 +38,7 @@ extern "C" fn handler(signal: libc::c_int) {
     let now = monotonic_ns().max(1);
     let first = ASKED_NS.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
     if first.is_err_and(|first| now.saturating_sub(first) > TOGETHER_NS) {
-        // SAFETY: both calls are async-signal-safe; what the lab has started dies with its parent.
+        // SAFETY: both calls are async-signal-safe; processes of the lab die with their parent.
         unsafe {
             libc::signal(signal, libc::SIG_DFL);
             libc::raise(signal);
@@ -53,7 +54,7 @@ fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Whether somebody has asked to end.
+/// Whether an end was requested.
 pub fn is_pending() -> bool {
     ASKED_NS.load(Ordering::Relaxed) != 0
 }
@@ -64,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_signal_that_is_ignored_stays_ignored() {
-        // SAFETY: plain system calls; no other test minds what these signals do.
+        // SAFETY: plain system calls; no other test depends on these signals.
         let set = |signal, to| unsafe { libc::signal(signal, to) };
         let (hup, term) = (action(libc::SIGHUP), action(libc::SIGTERM));
         set(libc::SIGHUP, libc::SIG_IGN);

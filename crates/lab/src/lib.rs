@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `holdfast lab`: a KVM host in a box, and experiments that run in it.
 //!
-//! [`packages`] fetches what a virtual host is made of, [`images`] builds file systems from it,
-//! [`machine`] boots and drives it. An [`experiment`] says what is measured there, the [`runner`]
-//! measures it, [`sample`] is one window, [`stats`] and [`analysis`] draw the conclusions,
-//! [`result`] is what is left of a run, [`report`] shows it, and [`campaign`] is all of this in a
-//! row.
+//! [`packages`] fetches the parts of a virtual host, [`images`] builds file systems from them,
+//! [`machine`] boots and drives it. An [`experiment`] says what to measure there, the [`runner`]
+//! measures it, and a [`sample`] is one window. [`stats`] and [`analysis`] draw the conclusions,
+//! [`result`] keeps them, [`report`] shows them, and a [`campaign`] is all of this in a row.
 
 pub mod analysis;
 pub mod builtin;

@@ -9,7 +9,8 @@
 //! # fn main() -> holdfast_lab::Result<()> {
 //! let machine = Machine::boot(&MachineSpec::new("target/dist"), &Progress::stderr())?;
 //! machine.start_guest(&GuestSpec::new("vm0"))?;
-//! let run = Request::spawn("lock", ["/workloads/lock", "--counters", "/tmp/lock", "--threads", "4"]);
+//! let lock = ["/workloads/lock", "--counters", "/tmp/lock", "--threads", "4"];
+//! let run = Request::spawn("lock", lock);
 //! machine.request(run.relayed_to("vm0"))?;
 //! # Ok(())
 //! # }
@@ -19,7 +20,7 @@ mod accel;
 mod channel;
 mod console;
 mod guest;
-mod mend;
+mod patch;
 mod pause;
 mod process;
 mod qemu;
@@ -46,13 +47,13 @@ use crate::progress::{Progress, megabytes};
 
 /// Longest a host may take from the start of its QEMU to the agent's first answer.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
-/// How many seconds a second of a host takes that counts its instructions, at most.
+/// Seconds that a second of a host that counts its instructions takes at most.
 const COUNTING_SLOWDOWN: u32 = 20;
 
-/// What a machine is, for the provenance of results.
+/// The parts of a machine, for the provenance of results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Provenance {
-    /// What runs the host's instructions.
+    /// How the host's instructions are executed.
     pub accelerator: Acceleration,
     /// Version of the QEMU package.
     pub qemu: String,
@@ -164,13 +165,13 @@ impl Machine {
                 let kernel = parts.kernel(spec.host_kernel)?;
                 let mut program = qemu::program(&parts.qemu)?;
                 if how == Acceleration::Tcg {
-                    match mend::copy_for(spec.clock, &program, &directory, progress)? {
-                        Some((mended, counting)) => {
-                            program = mended;
+                    match patch::copy_for(spec.clock, &program, &directory, progress)? {
+                        Some((patched, counting)) => {
+                            program = patched;
                             counts = counting;
-                            qemu_version.push_str(" (mended)");
+                            qemu_version.push_str(" (patched)");
                         }
-                        None => progress.note(mend::NOT_MENDED),
+                        None => progress.note(patch::NOT_PATCHED),
                     }
                 }
                 if counts {
@@ -214,7 +215,7 @@ impl Machine {
         })
     }
 
-    /// Has the host's agent do something; waits for as long as such a request may take.
+    /// Sends the host's agent a request, and waits for as long as such a request may take.
     pub fn request(&self, request: Request) -> Result<Reply> {
         self.channel.request(request)
     }
@@ -228,12 +229,12 @@ impl Machine {
         }
     }
 
-    /// What the host's agent said of itself after boot.
+    /// The agent's first answer after boot.
     pub fn hello(&self) -> &Hello {
         &self.hello
     }
 
-    /// What the machine is made of.
+    /// The parts of the machine.
     pub fn provenance(&self) -> &Provenance {
         &self.provenance
     }
@@ -258,7 +259,7 @@ impl Machine {
         self.process.watch().console().tail()
     }
 
-    /// Ends the host in order; dropping it does the same without waiting for it to agree.
+    /// Ends the host in order. Dropping it does not wait for its consent.
     pub fn shut_down(self) -> Result<()> {
         match self.request(Request::Poweroff) {
             Ok(_) | Err(Error::HostEnded { .. }) => Ok(()),

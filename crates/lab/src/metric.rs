@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a window is measured by: every metric's name, unit and direction, in one place.
+//! The metrics of a window: every metric's name, unit and direction, in one place.
 
 use std::fmt;
 use std::str::FromStr;
@@ -57,8 +57,8 @@ pub enum Metric {
     Throughput,
     /// Operations of the workload per second of CPU time the VM used.
     WorkPerVmCpuSecond,
-    /// How long an operation took, all threads of the workload together: the time of a build, say,
-    /// divided by its size, µs.
+    /// Time of an operation, all threads of the workload together, µs: the time of a build, say,
+    /// divided by its size.
     TimePerOpUs,
     /// CPU time the VM used for an operation, all its threads, µs.
     VmCpuUsPerOp,
@@ -68,18 +68,18 @@ pub enum Metric {
     HogsCpuPercent,
     /// What the VM would get by max-min fairness, in percent of one CPU.
     VmFairSharePercent,
-    /// What the VM got less what was fair, in points (percent of one CPU).
+    /// The VM's share less its fair share, in points (percent of one CPU).
     ShareDeviationPoints,
     /// Operations per second of the one workload that runs beside the case's own.
     BesideThroughput,
-    /// Work per CPU-second of the VM over that of the one workload that runs beside it: where both
-    /// are the same, a yardstick that is as slow as the machine is at that moment.
+    /// Work per CPU-second of the VM over that of the one workload that runs beside it. Where both
+    /// are the same, that is a yardstick as slow as the machine is at that moment.
     WorkOverBeside,
-    /// CPU time of all that runs beside the VM, hogs apart, in percent of one CPU.
+    /// CPU time of all that runs beside the VM, except for hogs, in percent of one CPU.
     BesideCpuPercent,
-    /// What that got less what was fair, in points (percent of one CPU).
+    /// The share of these less their fair share, in points (percent of one CPU).
     BesideShareDeviationPoints,
-    /// What the VM got less what the one workload or VM beside it got, in points.
+    /// The VM's share less that of the one workload or VM beside it, in points.
     ShareOverBesidePoints,
     /// Half of the operations took at most this long, µs.
     OpP50Us,
@@ -89,9 +89,9 @@ pub enum Metric {
     UserUsPerOp,
     /// CPU time the guest spent in its kernel for an operation, by its own accounting, µs.
     SystemUsPerOp,
-    /// How often the guest's kernel switched from one task to another for an operation.
+    /// Context switches of the guest's kernel for an operation.
     GuestSwitchesPerOp,
-    /// Half of the operations of the one workload beside the case's own took at most this long, µs.
+    /// Half of the operations of the one workload beside the case's own took at most this, µs.
     BesideOpP50Us,
     /// 99 % of them took at most this long, µs.
     BesideOpP99Us,
@@ -111,10 +111,9 @@ pub enum Metric {
     BranchesPerOp,
     /// Those of them that were mispredicted.
     BranchMissesPerOp,
-    /// How often the VM left guest mode for an operation, as KVM counts it.
+    /// Exits of the VM for an operation, as KVM counts them.
     VmExitsPerOp,
-    /// Time that vCPUs which have halted keep their CPU polling for an operation, as KVM counts it,
-    /// µs.
+    /// Time that halted vCPUs keep their CPU polling for an operation, as KVM counts it, µs.
     HaltPollUsPerOp,
     /// Cycles for an instruction (CPI).
     CyclesPerInstruction,
@@ -137,11 +136,16 @@ pub enum Better {
     Higher,
     /// Less is better.
     Lower,
-    /// Neither: it describes what was done.
+    /// Neither: the metric is a description.
     Neither,
 }
 
 impl Metric {
+    /// The names of all metrics, for messages.
+    fn names() -> String {
+        Metric::all().iter().map(|m| m.name()).collect::<Vec<_>>().join(", ")
+    }
+
     /// Every metric, in the order reports use.
     pub fn all() -> Vec<Metric> {
         use Metric::*;
@@ -186,7 +190,7 @@ impl Metric {
         all
     }
 
-    /// All there is to know of a metric: its name, its title, and which way it improves.
+    /// All facts about a metric: its name, its title, and which way it improves.
     fn facts(self) -> (String, String, Better) {
         use Better::{Higher, Lower, Neither};
         use Metric::*;
@@ -278,7 +282,7 @@ impl Metric {
         self.facts().0
     }
 
-    /// What a reader is told it is, with its unit.
+    /// Title for readers, with its unit.
     pub fn title(self) -> String {
         self.facts().1
     }
@@ -288,7 +292,7 @@ impl Metric {
         self.facts().2
     }
 
-    /// Whether a quotient of two contenders' values says anything: it does not for differences.
+    /// Whether a quotient of two contenders' values makes sense: for differences it does not.
     pub fn has_ratio(self) -> bool {
         use Metric::{BesideShareDeviationPoints, ShareDeviationPoints, ShareOverBesidePoints};
         !matches!(self, ShareDeviationPoints | BesideShareDeviationPoints | ShareOverBesidePoints)
@@ -301,9 +305,9 @@ impl fmt::Display for Metric {
     }
 }
 
-/// A name that is no metric's.
+/// An unknown metric name.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no metric \"{name}\"; there is {}", Metric::all().iter().map(|m| m.name()).collect::<Vec<_>>().join(", "))]
+#[error("there is no metric \"{name}\"; there is {}", Metric::names())]
 pub struct UnknownMetric {
     name: String,
 }

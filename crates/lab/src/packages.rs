@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Debian packages without installing any: resolved at run time from the mirror the machine's apt
-//! already uses, checked by apt against the machine's keyring, unpacked into a cache by content.
+//! Debian packages without installing any: resolved at run time from the mirror that this machine's
+//! apt uses, checked by apt against this machine's keyring, unpacked into a cache by content.
 //!
 //! ```text
 //! ~/.cache/holdfast/
-//!   apt/                 private apt root: lists and configuration, nothing of the machine's is touched
+//!   apt/                 private apt root: lists and configuration apart from the machine's
 //!   archives/            downloads under way
 //!   unpacked/SHA256/     one package each
 //! ```
@@ -25,7 +25,7 @@ pub use self::index::{Package, Source};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 
-/// A release of Debian, by code name: what `testing` is called changes.
+/// A release of Debian, by code name: names such as `testing` move on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Suite {
@@ -33,7 +33,7 @@ pub enum Suite {
     Bookworm,
     /// Debian 13: Linux 6.12, QEMU 10.
     Trixie,
-    /// What Debian 13 takes from later releases: the newest Linux there is.
+    /// Newer packages for Debian 13: the newest Linux there is.
     TrixieBackports,
     /// Debian 14: Linux 7.
     Forky,
@@ -57,7 +57,7 @@ impl fmt::Display for Suite {
     }
 }
 
-/// A kernel of Debian's, by release line; the exact version is whatever the archive has today.
+/// A kernel of Debian, by release line; the exact version is the archive's current one.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -68,12 +68,12 @@ pub enum Kernel {
     /// Debian 13's: `pcpu_hot`; no sched_ext in Debian's build.
     #[serde(rename = "6.12")]
     Linux6_12,
-    /// Debian testing's: sched_ext. The lab's host runs this one unless it is told otherwise.
+    /// Debian testing's: sched_ext. The lab's host runs this one by default.
     #[default]
     #[serde(rename = "7")]
     Linux7,
-    /// Debian 13's newest backport, which is often ahead of testing: the one that its users have
-    /// for sched_ext.
+    /// Debian 13's newest backport, which is often ahead of testing: Debian 13's kernel with
+    /// sched_ext.
     #[serde(rename = "backports")]
     Backports,
 }
@@ -124,7 +124,7 @@ impl FromStr for Kernel {
 /// A package in the cache, unpacked.
 #[derive(Clone, Debug)]
 pub struct Unpacked {
-    /// What it is.
+    /// Its name and version.
     pub package: Package,
     /// Directory that holds its files as if it were `/`.
     pub root: PathBuf,
@@ -147,7 +147,7 @@ impl Tree {
         all.find(|p| p.symlink_metadata().is_ok())
     }
 
-    /// As [`Tree::find`], where there is no going on without it.
+    /// As [`Tree::find`], but a missing file is an error.
     pub fn get(&self, path: &str) -> Result<PathBuf> {
         let none = || {
             let names: Vec<_> = self.packages.iter().map(|p| p.package.name.as_str()).collect();
@@ -157,14 +157,14 @@ impl Tree {
     }
 }
 
-/// The directory of the package that a file of the cache belongs to. Removed, it is fetched again;
-/// a file of it is not.
+/// The directory of the package that a file of the cache belongs to. If the directory is removed,
+/// the package is fetched again; if only a file is, it is not.
 pub(crate) fn package_of(path: &Path) -> &Path {
     let is_package = |dir: &&Path| dir.parent().is_some_and(|parent| parent.ends_with("unpacked"));
     path.ancestors().find(is_package).unwrap_or(path)
 }
 
-/// The cache and what the archive offers.
+/// The cache, and the archive's lists.
 pub struct Packages {
     apt: apt::Root,
     cache: PathBuf,
@@ -178,10 +178,9 @@ impl Packages {
         Ok(Packages { apt, cache: cache.to_owned(), indices: BTreeMap::new() })
     }
 
-    /// Where the cache is unless somebody says otherwise: `$XDG_CACHE_HOME/holdfast`, or
-    /// `.cache/holdfast` in the user's home. What is in it is run: it must never be where others
-    /// can write, as in a directory for temporary files. Who has no home is sent to where only root
-    /// can write.
+    /// The default cache: `$XDG_CACHE_HOME/holdfast`, or `.cache/holdfast` in the user's home.
+    /// Programs in it are run, so other users must never be able to write there, as in a directory
+    /// for temporary files. Without a home it is a directory that only root can write.
     pub fn default_cache() -> PathBuf {
         let set = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
         let home = || std::env::home_dir().map(|home| home.join(".cache"));
@@ -213,7 +212,7 @@ impl Packages {
         Ok(())
     }
 
-    /// Forgets lists that the archive may have moved on from; whether there were any.
+    /// Forgets lists that the archive may have replaced; whether there were any.
     pub fn expire(&mut self) -> Result<bool> {
         const RECENT: Duration = Duration::from_secs(600);
         self.indices.clear();
@@ -225,7 +224,7 @@ impl Packages {
         self.indices.get(&(suite, kind)).ok_or_else(unread)
     }
 
-    /// These packages and what they need among those whose names `follow` accepts.
+    /// These packages and their dependencies, as far as `follow` accepts their names.
     pub fn resolve(
         &self,
         suite: Suite,
@@ -238,7 +237,7 @@ impl Packages {
     /// A kernel: its image, modules and configuration.
     pub fn kernel(&self, kernel: Kernel) -> Result<Vec<Package>> {
         const META: &str = "linux-image-cloud-amd64";
-        // The image is one package or, in newer releases, several; their names carry the version.
+        // The image is one package or, in newer releases, several, with the version in their names.
         let versioned =
             |name: &str| name.starts_with("linux-") && name.contains(|c: char| c.is_ascii_digit());
         let mut found = self.resolve(kernel.suite(), &[META], versioned)?;
@@ -267,7 +266,7 @@ impl Packages {
         self.index(suite, apt::Kind::Source)?.source(suite, name)
     }
 
-    /// Downloads what the cache lacks and unpacks it; survives being stopped at any point.
+    /// Downloads and unpacks packages that the cache lacks; survives being stopped at any point.
     pub fn fetch(&self, packages: &[Package], progress: &Progress) -> Result<Tree> {
         fetch::packages(&self.apt, &self.cache, packages, progress)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Reads what `holdfast preemptions --json` prints (`holdfast.preemptions/1`), as far as the lab
+//! Reads the output of `holdfast preemptions --json` (`holdfast.preemptions/1`), as far as the lab
 //! needs it.
 
 use std::collections::BTreeMap;
@@ -11,9 +11,9 @@ use crate::metric::Class;
 /// Cumulative counters of the observer at one moment.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Report {
-    /// When; clock of the host.
+    /// Time of the report; clock of the host.
     pub t_ns: u64,
-    /// Events the observer could not keep up with since it started.
+    /// Events that the observer has lost since it started.
     #[serde(default)]
     lost_events: u64,
     /// The VMs it sees.
@@ -35,18 +35,18 @@ struct Vcpu {
     offcpu_over_cap: BTreeMap<String, u64>,
 }
 
-/// What happened to the vCPUs of one VM between two reports, by class.
+/// Preemptions of the vCPUs of one VM between two reports, by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Preempted {
     /// Times a vCPU of the class was preempted.
     pub count: u64,
-    /// Those that lasted longer than the observer's cap.
+    /// Preemptions longer than the observer's cap.
     pub long: u64,
     /// Time off the CPU after them, ns.
     pub offcpu_ns: u64,
 }
 
-/// Reads a line of the observer's.
+/// Reads one line of the observer's output.
 pub fn parse(line: &serde_json::Value) -> Option<Report> {
     let schema = line.get("schema")?.as_str()?;
     if schema != "holdfast.preemptions/1" {
@@ -55,11 +55,10 @@ pub fn parse(line: &serde_json::Value) -> Option<Report> {
     Report::deserialize(line).ok()
 }
 
-/// What happened between two reports to the VM whose process is `pid`, for each class that is
-/// known.
+/// Preemptions between two reports of the VM with process `pid`, for each class that is known.
 ///
-/// Nothing is known if the VM is not in both reports or if events were lost between them; of a VM
-/// with a vCPU that cannot be read only [`Class::Unknown`] is known.
+/// Nothing is known if the VM is missing in a report, or if events were lost between them. Of a VM
+/// with an unreadable vCPU only [`Class::Unknown`] is known.
 pub fn between(before: &Report, after: &Report, pid: i32) -> BTreeMap<Class, Preempted> {
     let vm_of = |r: &Report| r.vms.iter().find(|vm| vm.pid == pid).cloned();
     let (Some(old), Some(new)) = (vm_of(before), vm_of(after)) else {

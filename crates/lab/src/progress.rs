@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Telling a person what is going on: one line that changes on a terminal, plain lines elsewhere.
+//! Progress for a person: one line that changes on a terminal, plain lines elsewhere.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
@@ -18,13 +18,13 @@ enum Mode {
     Silent,
 }
 
-/// How often a plain log hears of a step that takes long.
+/// Interval at which a plain log reports a long step.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(5);
-/// How often a terminal's line changes.
+/// Interval at which a terminal's line changes.
 const TERMINAL_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Progress {
-    /// Shown on stderr, as suits it.
+    /// Shown on stderr: a changing line or plain lines.
     pub fn stderr() -> Self {
         let terminal = std::io::stderr().is_terminal();
         Progress::new(if terminal { Mode::Terminal } else { Mode::Plain })
@@ -39,12 +39,12 @@ impl Progress {
         Progress { mode, line: Mutex::new(()) }
     }
 
-    /// Something worth knowing that is not a step.
+    /// A note that is not a step.
     pub fn note(&self, text: &str) {
         self.print(text, true);
     }
 
-    /// Something that takes time has begun.
+    /// Begins a step that takes time.
     pub fn step(&self, what: impl Into<String>) -> Step<'_> {
         let now = Instant::now();
         let step = Step { progress: self, what: what.into(), start: now, shown: now, ended: false };
@@ -64,7 +64,7 @@ impl Progress {
     }
 }
 
-/// Something that takes time; [`Step::done`] ends it, and dropping it says that it did not succeed.
+/// A step that takes time. [`Step::done`] ends it; dropping it means that it failed.
 pub struct Step<'a> {
     progress: &'a Progress,
     what: String,
@@ -74,7 +74,7 @@ pub struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// How far it is, in words.
+    /// Its progress, in words.
     pub fn at(&mut self, detail: &str) {
         let interval =
             if self.progress.mode == Mode::Plain { PLAIN_INTERVAL } else { TERMINAL_INTERVAL };
@@ -84,12 +84,12 @@ impl Step<'_> {
         }
     }
 
-    /// How far it is, in bytes.
+    /// Its progress, in bytes.
     pub fn bytes(&mut self, done: u64, total: u64) {
         self.at(&format!("{} of {}", megabytes(done), megabytes(total)));
     }
 
-    /// It is done.
+    /// Ends it.
     pub fn done(mut self, detail: &str) {
         self.ended = true;
         let seconds = self.start.elapsed().as_secs_f64();
@@ -107,7 +107,7 @@ impl Drop for Step<'_> {
     }
 }
 
-/// A size as people read it.
+/// A size for people.
 pub fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The result contract: what a run leaves behind in `result.json`.
+//! The result contract: the content of a run's `result.json`.
 //!
-//! `docs/reference/result.md` documents it with types, units and a promise of stability;
-//! `docs/reference/result.schema.json` is the same for programs. A test holds the three together.
+//! `docs/reference/result.md` documents it with types, units and a promise of stability.
+//! `docs/reference/result.schema.json` is the same for programs. A test compares the three.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,9 +18,9 @@ use crate::stats::{self, Estimate, Settings};
 /// Schema tag of the results this version writes, and the only one it reads.
 pub const SCHEMA: &str = "holdfast.result/1";
 
-/// No figure that was measured is larger.
+/// Larger figures are not measurements.
 const LARGEST: f64 = 1e18;
-/// More would take hours.
+/// More resamples would take hours.
 const MAX_RESAMPLES: u32 = 1_000_000;
 
 /// Everything about a run.
@@ -30,7 +30,7 @@ pub struct RunResult {
     pub schema: String,
     /// Whether the run ended before all windows were measured.
     pub partial: bool,
-    /// Where the figures come from.
+    /// Provenance of the figures.
     pub provenance: Provenance,
     /// What was run, as read from the files.
     pub experiments: Vec<Experiment>,
@@ -40,20 +40,20 @@ pub struct RunResult {
     pub summaries: Vec<Summary>,
     /// Each contender against the baseline.
     pub comparisons: Vec<Comparison>,
-    /// What contenders counted of themselves, if they are known to.
+    /// Contenders' own counters, if their meaning is known.
     #[serde(default)]
     pub scheduler_counters: Vec<SchedulerCounter>,
-    /// How long the graces had to be that contenders gave, if they say.
+    /// Lengths of contenders' graces, if reported.
     #[serde(default)]
     pub grace_needs: Vec<GraceNeed>,
-    /// What the experiments had to show, and whether they did.
+    /// Verdicts on the experiments' expectations.
     pub expectations: Vec<Verdict>,
 }
 
 /// [`Provenance::accelerator`] of a host that is emulated.
 pub(crate) const EMULATED: &str = "tcg";
 
-/// Where the figures of a result come from.
+/// Provenance of a result's figures.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Provenance {
     /// When the run began, RFC 3339, UTC.
@@ -65,7 +65,7 @@ pub struct Provenance {
     /// Commit it was built from; absent if it was not built from a repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holdfast_commit: Option<String>,
-    /// What ran the host: `tcg` (emulated), `kvm` (nested) or `here` (the machine itself).
+    /// How the host ran: `tcg` (emulated), `kvm` (nested) or `here` (the machine itself).
     pub accelerator: String,
     /// Version of QEMU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,16 +78,16 @@ pub struct Provenance {
     pub guests: Vec<KernelFacts>,
     /// Debian packages that were used, and their versions.
     pub packages: BTreeMap<String, String>,
-    /// What a reader should know: what was not measured and why, hosts that had to be booted again.
+    /// Notes for a reader: what was not measured and why, hosts that had to be booted again.
     pub notes: Vec<String>,
-    /// How the comparisons were made; the seed is in here.
+    /// Settings of the comparisons, with the seed.
     pub statistics: Settings,
 }
 
 /// The machine the lab ran on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MachineFacts {
-    /// As `/proc/cpuinfo` names it.
+    /// Name in `/proc/cpuinfo`.
     pub cpu_model: String,
     /// CPUs online.
     pub nr_cpus: u32,
@@ -98,7 +98,7 @@ pub struct MachineFacts {
 /// A kernel that was booted for an experiment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KernelFacts {
-    /// Experiment it was booted for.
+    /// Experiment that it was booted for.
     pub experiment: String,
     /// Name of the guest, or `host`.
     pub name: String,
@@ -163,7 +163,7 @@ impl Comparison {
         stats::is_significant(self.low, self.high, self.p)
     }
 
-    /// Its figures, made as `settings` say.
+    /// The comparison as an estimate made with `settings`.
     pub fn estimate(&self, settings: &Settings) -> Estimate {
         let Comparison { ratio, low, high, p, rounds, .. } = *self;
         Estimate { ratio, low, high, p, rounds, confidence: settings.confidence }
@@ -179,19 +179,19 @@ pub struct SchedulerCounter {
     pub case: String,
     /// Name of the contender.
     pub contender: String,
-    /// Process of the VM beside that it is of; absent if it is of the host and of the VM that is
-    /// measured.
+    /// Process of a VM beside, if the counter is that VM's; absent for counters of the host and of
+    /// the measured VM.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<String>,
-    /// What it calls the counter.
+    /// The contender's name of the counter.
     pub counter: String,
-    /// Windows that count and in which it said something.
+    /// Windows that count and in which the contender reported it.
     pub windows: u32,
-    /// Mean over them, per second of CPU time of the VM that is measured, or of the one beside.
+    /// Mean over them, per second of CPU time of the measured VM, or of the VM beside.
     pub per_vm_cpu_second: f64,
 }
 
-/// How long the graces had to be that a contender gave the VM that is measured, in one case.
+/// Lengths of the graces that a contender gave the measured VM, in one case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GraceNeed {
     /// Name of the experiment.
@@ -200,14 +200,14 @@ pub struct GraceNeed {
     pub case: String,
     /// Name of the contender.
     pub contender: String,
-    /// Windows that count and in which it said something.
+    /// Windows that count and in which the contender reported it.
     pub windows: u32,
     /// Sum over them of the graces that ended because the vCPU left its critical section: `[i]`
-    /// counts those that took [2^i, 2^(i+1)) us, the last one longer ones, too.
+    /// counts graces of [2^i, 2^(i+1)) us. The last also counts longer ones.
     pub us_log2: Vec<u64>,
 }
 
-/// Something a result had to show, and what it did show.
+/// An expectation of a result, and the figure found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Name of the experiment.
@@ -216,14 +216,14 @@ pub struct Verdict {
     pub case: String,
     /// Name of the contender.
     pub contender: String,
-    /// What is measured.
+    /// The metric.
     pub metric: Metric,
     /// Which figure of it.
     pub of: Figure,
     /// Name of the contender it is compared with, if not the baseline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over: Option<String>,
-    /// Name of the case that one is looked at in, if not the same.
+    /// Name of the other contender's case, if not the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over_case: Option<String>,
     /// The figure must not be smaller.
@@ -240,8 +240,8 @@ pub struct Verdict {
     /// Upper end of it; absent, too, if the data do not bound it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub high: Option<f64>,
-    /// Whether the figure is as expected, or its interval allows for that; a figure that was not
-    /// measured is not.
+    /// Whether the figure is as expected, or its interval allows for that. False if it was not
+    /// measured.
     pub met: bool,
 }
 
@@ -255,7 +255,7 @@ impl Verdict {
         }
     }
 
-    /// Whom the figure is compared with, where that is not the baseline in the same case.
+    /// The other contender or case of the comparison, if that is not the baseline in the same case.
     pub(crate) fn compared_with(&self) -> String {
         match (&self.over, &self.over_case) {
             (Some(over), Some(case)) => format!(" over {over} in {case}"),
@@ -266,7 +266,7 @@ impl Verdict {
     }
 }
 
-/// Whether any figure from `low` to `high` lies between the bounds that there are.
+/// Whether any figure from `low` to `high` lies within the given bounds.
 pub(crate) fn is_within(low: f64, high: f64, min: Option<f64>, max: Option<f64>) -> bool {
     min.is_none_or(|min| high >= min) && max.is_none_or(|max| low <= max)
 }
@@ -276,12 +276,13 @@ pub(crate) fn is_within(low: f64, high: f64, min: Option<f64>, max: Option<f64>)
 pub enum ResultError {
     /// The file could not be read.
     #[error(
-        "cannot read the result {path}: {why}; give the result.json that `holdfast lab run` leaves when it ends"
+        "cannot read the result {path}: {why}; give the result.json that `holdfast lab run` leaves \
+         when it ends"
     )]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         why: std::io::Error,
     },
     /// The file could not be written.
@@ -289,15 +290,15 @@ pub enum ResultError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         why: std::io::Error,
     },
-    /// It is no result, or one of another version.
+    /// It is not a result, or one of another version.
     #[error("{path} is not a result of schema {SCHEMA}: {message}")]
     Parse {
         /// The file.
         path: PathBuf,
-        /// What does not fit.
+        /// The part that does not fit.
         message: String,
     },
 }
@@ -309,7 +310,7 @@ impl RunResult {
         let text = std::fs::read_to_string(&path)
             .map_err(|why| ResultError::Read { path: path.clone(), why })?;
         let bad = |message: String| ResultError::Parse { path: path.clone(), message };
-        // The tag is looked at first: a file of another version has other errors than its version.
+        // The tag is checked first: a file of another version fails for other reasons, too.
         let value: serde_json::Value =
             serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
         match value.get("schema").and_then(serde_json::Value::as_str) {
@@ -324,8 +325,8 @@ impl RunResult {
         }
     }
 
-    /// What does not fit together in a result that somebody else may have written: what the types
-    /// cannot see, and what reports could not draw.
+    /// Inconsistencies that types cannot exclude and that reports could not draw, in a result from
+    /// another program.
     fn check(&self) -> Result<(), String> {
         if let Some(name) = experiment::namesakes(&self.experiments) {
             return Err(format!("two of its experiments are called \"{name}\""));
@@ -425,14 +426,14 @@ impl RunResult {
     }
 }
 
-/// Writes `path` whole or not at all, so that a full disk does not leave half of it in the place of
-/// an older one.
+/// Writes `path` whole or not at all, so that a full disk does not replace an older file by half a
+/// one.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     let written = std::fs::write(&beside, bytes).and_then(|()| std::fs::rename(&beside, path));
     if written.is_err() {
-        // What there is of it may be what fills the disk.
+        // The partial file may be what fills the disk.
         let _ = std::fs::remove_file(&beside);
     }
     written

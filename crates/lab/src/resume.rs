@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Runs that were stopped go on where they were: what is left beside the samples to know them by,
-//! and which windows need not be measured again.
+//! Stopped runs go on where they were: the file that identifies a run beside its samples, and the
+//! windows that need not be measured again.
 //!
-//! `unfinished.json` is there from the first window of a run to its last. It says what is run, by
-//! which programs, so that nothing is mixed that was not measured alike.
+//! `unfinished.json` is there from the first window of a run to its last. It names the experiments
+//! and the programs, so that only windows measured alike are mixed.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,19 +20,19 @@ const FILE: &str = "unfinished.json";
 const SAMPLES: &str = "samples.jsonl";
 const STOPPED: &str = "the run was stopped within this round, which was measured again";
 
-/// A run that has not come to its end.
+/// A run that has not ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Unfinished {
-    /// What is run, as it is run.
+    /// The experiments as they are run.
     pub(crate) experiments: Vec<Experiment>,
-    /// Digest of the programs it is run by.
+    /// Digest of the programs.
     pub(crate) programs: String,
-    /// Where its figures come from, as far as that was known.
+    /// Provenance of its figures, as far as known.
     pub(crate) provenance: Provenance,
 }
 
 impl Unfinished {
-    /// Leaves it in `out`.
+    /// Writes it to `out`.
     pub(crate) fn write(&self, out: &Path) -> Result<(), ResultError> {
         let path = out.join(FILE);
         let failed = |why| ResultError::Write { path: path.clone(), why };
@@ -42,12 +42,12 @@ impl Unfinished {
 
     /// The run in `out` is over.
     pub(crate) fn remove(out: &Path) {
-        // Where it cannot be removed the next run finds nothing left to do.
+        // If the file cannot be removed, the next run finds nothing left to do.
         let _ = std::fs::remove_file(out.join(FILE));
     }
 
-    /// What an earlier run of the same left in `out`; else why there is nothing to go on with, if
-    /// there is something.
+    /// The windows of an earlier run of the same in `out`; else why they cannot be used, if there
+    /// are any.
     pub(crate) fn find(
         out: &Path,
         experiments: &[Experiment],
@@ -57,14 +57,13 @@ impl Unfinished {
         let found: Unfinished = serde_json::from_slice(&text)
             .map_err(|e| format!("its {FILE} is damaged or of another version: {e}"))?;
         if found.experiments != experiments {
-            return Err("its experiments were others".into());
+            return Err("it ran other experiments".into());
         }
         if found.programs != programs {
-            return Err("its programs were others".into());
+            return Err("it ran with other programs".into());
         }
         let log = read(out, SAMPLES)?.unwrap_or_default();
-        // The last line of a run that was killed may be half a line, which may end within a
-        // character.
+        // A killed run's last line may be half a line, which may end within a character.
         let mut samples: Vec<Sample> = log
             .split(|byte| *byte == b'\n')
             .filter_map(|line| serde_json::from_slice(line).ok())
@@ -77,7 +76,7 @@ impl Unfinished {
     }
 }
 
-/// What is in a file of `out`; none if there is no such file.
+/// Content of a file of `out`; none if there is no such file.
 fn read(out: &Path, name: &str) -> Result<Option<Vec<u8>>, String> {
     match std::fs::read(out.join(name)) {
         Ok(text) => Ok(Some(text)),
@@ -86,16 +85,16 @@ fn read(out: &Path, name: &str) -> Result<Option<Vec<u8>>, String> {
     }
 }
 
-/// What a run that was stopped came to.
+/// The outcome of a stopped run.
 #[derive(Debug)]
 pub(crate) struct Earlier {
-    /// Its windows; those of rounds that are measured again do not count.
+    /// Its windows. Those of rounds that are measured again do not count.
     pub(crate) samples: Vec<Sample>,
     pub(crate) done: Done,
     pub(crate) provenance: Provenance,
 }
 
-/// Rounds of cases that need not be measured again: windows are compared within a round, so one
+/// Rounds of cases that need not be measured again. Windows are compared within a round, so a round
 /// counts as a whole or not at all.
 #[derive(Clone, Debug, Default)]
 pub struct Done(BTreeSet<(String, String, u32)>);
@@ -133,12 +132,12 @@ impl Done {
     }
 }
 
-/// Whether its contender had failed too often to be tried.
+/// Whether its contender had failed too often for another try.
 fn is_given_up(sample: &Sample) -> bool {
     sample.problem.as_ref().is_some_and(|problem| problem.starts_with(NOT_TRIED))
 }
 
-/// Digest of everything in the dist directory, which is all that measures and is measured.
+/// Digest of everything in the dist directory: all programs that measure and are measured.
 pub(crate) fn programs(dist: &Path) -> String {
     let mut digest = Sha256::new();
     for file in files(dist).into_iter().chain(files(&dist.join("workloads"))) {
@@ -163,7 +162,7 @@ mod tests {
     fn log(dir: &Path, samples: &[Sample]) {
         let lines: Vec<String> =
             samples.iter().map(|s| serde_json::to_string(s).unwrap()).collect();
-        // The last is cut within a character.
+        // The last line is cut within a character.
         let cut = [lines.join("\n").as_bytes(), b"\n{\"case\": \"Gr\xc3"].concat();
         std::fs::write(dir.join(SAMPLES), cut).unwrap();
     }
@@ -201,7 +200,7 @@ mod tests {
             Done::of(&result.experiments, samples).has_round("three-ways", &case, round)
         };
         assert!(!has(&result.samples));
-        // As one whose guest did not start.
+        // Like a window whose guest did not start.
         result.samples[failed].before = None;
         assert!(!has(&result.samples));
         let mut again = result.samples[failed].clone();

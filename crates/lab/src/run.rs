@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Running the machine's own programs: bounded, interruptible, their last words kept.
+//! Runs this machine's own programs: bounded, interruptible, their last words kept.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 use crate::interrupt;
 
-/// How often a running program is looked at.
+/// Interval at which a running program is checked.
 const POLL: Duration = Duration::from_millis(50);
 /// Longest a program that only prints something may take.
 const OUTPUT_LIMIT: Duration = Duration::from_secs(60);
@@ -20,7 +20,7 @@ pub(crate) fn with_limit(command: &mut Command, limit: Duration, tick: impl FnMu
     collect(command, limit, tick).map(drop)
 }
 
-/// What it prints.
+/// Its output.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     command.stdout(Stdio::piped());
     collect(command, OUTPUT_LIMIT, || {})
@@ -29,8 +29,8 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
 fn collect(command: &mut Command, limit: Duration, mut tick: impl FnMut()) -> Result<String> {
     let name = describe(command);
     let failed = |why: String| Error::Command { command: name.clone(), why };
-    // SAFETY: prctl is async-signal-safe. The thread that forks is the one that waits below, so the
-    // program ends early only if this process is killed.
+    // SAFETY: prctl is async-signal-safe. The thread that forks also waits below, so the program
+    // ends early only if this process is killed.
     unsafe {
         command.pre_exec(|| {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);

@@ -13,43 +13,42 @@ use crate::share::Party;
 use crate::spins::SpinWaits;
 use crate::{preemptions, share};
 
-/// Everything that is counted, at one end of a window.
+/// All counters at one end of a window.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// CPU time of the VM's and the hogs' threads; host clock.
     pub cpu: CpuTimes,
     /// The workload's counters; guest clock.
     pub workload: Counters,
-    /// How all CPUs of its guest spent their time, as that accounts for it; absent if it did not
-    /// say.
+    /// How all CPUs of its guest spent their time, by the guest's accounting; absent if not
+    /// reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<GuestTimes>,
-    /// The counters of what ran beside it, in the order of [`Sample::beside`]; clocks of their own.
+    /// Counters of the workloads beside it, in the order of [`Sample::beside`]; clocks of their
+    /// own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<Counters>,
-    /// What the observer said, verbatim; absent if there was none.
+    /// The observer's report, verbatim; absent without an observer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observer: Option<serde_json::Value>,
-    /// What the scheduler says that it counted since it was asked before; absent if it says
-    /// nothing.
+    /// The scheduler's counts since the request before; absent if it reports none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<Counted>,
-    /// What the host's CPUs counted of the VM's process; absent if nobody asked, or they count
-    /// nothing.
+    /// Perf events of the VM's process; absent if not requested, or not supported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub perf: Option<PerfCounts>,
 }
 
-/// What the CPUs of a guest together did since its boot, by the guest's own accounting.
+/// CPU time of all CPUs of a guest since its boot, by the guest's own accounting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestTimes {
     /// In user mode, ms.
     pub user_ms: u64,
     /// In the kernel, interrupts included, ms.
     pub system_ms: u64,
-    /// Runnable, but not run by the host, ms.
+    /// Runnable without a CPU of the host, ms.
     pub steal_ms: u64,
-    /// Context switches; absent where they were not asked for.
+    /// Context switches; absent if not requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switches: Option<u64>,
 }
@@ -80,24 +79,23 @@ pub struct Sample {
     pub contender: String,
     /// Windows of one round are compared with each other; counts from 0.
     pub round: u32,
-    /// How often this window was tried before.
+    /// Number of earlier tries of this window.
     pub attempt: u32,
     /// When the window began, seconds since the run began.
     pub start_s: f64,
     /// Why this window does not count; absent if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
-    /// Name of the VM's process in the snapshots; of the workload's own, in whose place it is,
-    /// where that ran on the host.
+    /// Name of the VM's process in the snapshots. Where the workload ran on the host, the name of
+    /// its own process.
     pub vm: String,
     /// Names of the hogs in the snapshots.
     pub hogs: Vec<String>,
-    /// Names, in the snapshots, of what else ran a workload: VMs' processes, and programs of the
-    /// host.
+    /// Names, in the snapshots, of other processes with a workload: VMs, and programs of the host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<String>,
-    /// `cpu.weight` of the control group that each of all these had to itself; empty if they were
-    /// in none.
+    /// `cpu.weight` of the control group that each of these processes had to itself; empty without
+    /// groups.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub groups: BTreeMap<String, u32>,
     /// Counters at its beginning; absent if the window did not get that far.
@@ -109,7 +107,7 @@ pub struct Sample {
     /// The guest's waits for spinlocks, if it timed them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spins: Option<SpinWaits>,
-    /// What follows from the counters. What was not measured is absent, never zero.
+    /// Metrics worked out from the counters. A metric that was not measured is absent, never zero.
     pub metrics: BTreeMap<Metric, f64>,
 }
 
@@ -133,7 +131,7 @@ impl Sample {
         let case = experiment.cases.iter().find(|c| c.name == self.case);
         let mut guests = case.into_iter().flat_map(|case| experiment.guests_of(case));
         if guests.any(|name| !experiment.guests[name].pin.is_empty()) {
-            // What is fair among threads that may not run anywhere is another question.
+            // Fairness among threads with different affinities is another question.
             use Metric::{BesideShareDeviationPoints, ShareDeviationPoints, VmFairSharePercent};
             for metric in [VmFairSharePercent, ShareDeviationPoints, BesideShareDeviationPoints] {
                 self.metrics.remove(&metric);
@@ -141,7 +139,7 @@ impl Sample {
         }
     }
 
-    /// Works out [`Sample::metrics`] on a host of `pcpus` CPUs; a window without both ends has
+    /// Works out [`Sample::metrics`] on a host of `pcpus` CPUs; a window that lacks an end has
     /// none.
     pub fn work_out(&mut self, pcpus: u32) {
         self.metrics.clear();
@@ -224,8 +222,8 @@ impl Sample {
                 }
             }
         }
-        // Where others leave nothing idle, what these tasks did not use went elsewhere: to the
-        // observer, the scheduler's own process, interrupts. It is not theirs to share.
+        // Without other load, the time that these tasks did not use went to the observer, the
+        // scheduler's own process and interrupts. It is not theirs to share.
         let is_alone = self.hogs.is_empty() && self.beside.is_empty();
         let capacity = if is_alone { pcpus.into() } else { vm + beside + hogs };
         let (whose, parties): (Vec<Owner>, Vec<Party>) =
@@ -276,16 +274,16 @@ impl Sample {
         }
     }
 
-    /// What the scheduler counted in this window, of the host and of the VM that is measured, each
-    /// per second of VM CPU time.
+    /// The scheduler's counts in this window, of the host and of the measured VM, per second of VM
+    /// CPU time.
     pub fn scheduler_counters(&self) -> BTreeMap<String, f64> {
         let Some([old, new]) = self.counted() else { return BTreeMap::new() };
         let rates = new.per_second(old, self.pid_of(&self.vm));
         self.per_cpu_second_of(&self.vm, rates)
     }
 
-    /// The same of the VM named `vm` alone, which ran beside it, each per second of that one's CPU
-    /// time. Empty if it is none.
+    /// The same for the VM named `vm` that ran beside it, per second of that VM's CPU time. Empty
+    /// if `vm` is not one.
     pub fn scheduler_counters_beside(&self, vm: &str) -> BTreeMap<String, f64> {
         let Some([old, new]) = self.counted() else { return BTreeMap::new() };
         self.per_cpu_second_of(vm, new.per_second_of(old, self.pid_of(vm)))
@@ -300,9 +298,9 @@ impl Sample {
         rates.map(|(name, rate)| (name, rate / cpus)).collect()
     }
 
-    /// Graces of the VM that is measured that ended in this window because a vCPU left its critical
-    /// section: `[i]` counts those that took [2^i, 2^(i+1)) us. Empty if the window does not count,
-    /// or the scheduler does not say.
+    /// The measured VM's graces in this window that ended because a vCPU left its critical section:
+    /// `[i]` counts graces of [2^i, 2^(i+1)) us. Empty if the window does not count, or the
+    /// scheduler does not report them.
     pub fn grace_need_us_log2(&self) -> Vec<u64> {
         match self.counted() {
             Some([_, new]) if self.is_valid() => new.grace_need_us_log2(self.pid_of(&self.vm)),
@@ -310,8 +308,7 @@ impl Sample {
         }
     }
 
-    /// What the scheduler said at both ends; what it says at the second is of the time between
-    /// them.
+    /// The scheduler's counts at both ends; those of the second end cover the time between them.
     fn counted(&self) -> Option<[&Counted; 2]> {
         let [before, after] = [self.before.as_ref()?, self.after.as_ref()?];
         Some([before.scheduler.as_ref()?, after.scheduler.as_ref()?])
@@ -334,7 +331,7 @@ impl Sample {
     }
 }
 
-/// Whose thread it is.
+/// Owner of a thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
     Vm,
@@ -342,8 +339,8 @@ enum Owner {
     Hogs,
 }
 
-/// The threads that are there at the end, and for how many ns each ran and waited. One that was not
-/// there before started in between.
+/// The threads that exist at the end, and for how many ns each ran and waited. A thread that is not
+/// in `before` started in between.
 fn threads_between<'a>(
     before: &'a CpuTimes,
     after: &'a CpuTimes,
@@ -363,13 +360,13 @@ fn cpus_of(name: &str, before: &CpuTimes, after: &CpuTimes) -> f64 {
     if passed_ns == 0 { 0.0 } else { ran_ns as f64 / passed_ns as f64 }
 }
 
-/// How many are in a histogram. In floating point: the sum of what somebody else wrote may be too
-/// large.
+/// Number of entries of a histogram. In floating point, because counts of another program may
+/// overflow an integer.
 pub(crate) fn total(hist: &[u64]) -> f64 {
     hist.iter().map(|n| *n as f64).sum()
 }
 
-/// What was counted between two histograms.
+/// Counts between two histograms.
 fn difference(before: &[u64], after: &[u64]) -> Vec<u64> {
     after.iter().zip(before).map(|(a, b)| a.saturating_sub(*b)).collect()
 }
@@ -402,8 +399,8 @@ fn guest_times(before: &Snapshot, after: &Snapshot) -> Vec<(Metric, f64)> {
     times.into_iter().chain(switches).collect()
 }
 
-/// What the CPUs and KVM counted for an operation, and of each other; an event that they do not
-/// count is in none of it.
+/// Perf events and KVM's counts for each operation, and their ratios; an event that is not counted
+/// is left out.
 fn perf_events(
     before: &Snapshot,
     after: &Snapshot,
@@ -412,7 +409,7 @@ fn perf_events(
     let mut found = BTreeMap::new();
     let (Some(old), Some(new)) = (&before.perf, &after.perf) else { return found };
     let seconds = new.t_ns.saturating_sub(old.t_ns) as f64 / 1e9;
-    // A rate by the clock it was read with, as all that is divided by another rate.
+    // By the clock it was read with, as every rate that it is divided by.
     let rate = |event: &str| -> Option<f64> {
         let counted = new.counts.get(event)?.saturating_sub(*old.counts.get(event)?);
         (seconds > 0.0).then(|| counted as f64 / seconds)

@@ -22,7 +22,7 @@ fn snapshot(t_ms: u64, ops: u64, hist: &[(usize, u64)], tasks: Vec<TaskTime>) ->
     Snapshot {
         guest: None,
         cpu: CpuTimes { t_ns: t_ms * 1_000_000, tasks },
-        // The guest booted later than the host, so its clock says less.
+        // The guest booted later than the host, so its clock shows less.
         workload: Counters { t_ns: (t_ms - 500) * 1_000_000, ops, hist: counts },
         beside: Vec::new(),
         observer: None,
@@ -68,8 +68,8 @@ fn relates_work_to_the_cpu_time_of_the_vm() {
     assert_eq!(get(Metric::VmCpuPercent), 75.0);
     assert_eq!(get(Metric::HogsCpuPercent), 100.0);
     assert!((get(Metric::WorkPerVmCpuSecond) - 2000.0 / 0.75).abs() < 1e-9);
-    // Three threads wanted a whole CPU each and together had 1.75, the rest being taken by others:
-    // a third each, and the VM has two of them.
+    // Three threads wanted a whole CPU each and together had 1.75; others took the rest. So each
+    // has a third, and the VM has two of them.
     assert!((get(Metric::VmFairSharePercent) - 350.0 / 3.0).abs() < 1e-9);
     assert!((get(Metric::ShareDeviationPoints) - (75.0 - 350.0 / 3.0)).abs() < 1e-9);
     assert_eq!(get(Metric::OpP50Us), (10.5f64).exp2() / 1000.0);
@@ -148,8 +148,8 @@ fn what_runs_beside_the_vm_has_a_share_of_its_own() {
     let work = sample.metrics[&Metric::WorkPerVmCpuSecond];
     near(Metric::WorkOverBeside, work / (500.0 / 0.7));
     near(Metric::ShareOverBesidePoints, 10.0);
-    // One wants a tenth of a CPU; the others want all and share the rest of what was used, 1.9
-    // CPUs.
+    // One thread wants a tenth of a CPU. The others want all and share the rest of the 1.9 CPUs
+    // used.
     near(Metric::VmFairSharePercent, 190.0 / 3.0);
     near(Metric::BesideShareDeviationPoints, 70.0 - (10.0 + 190.0 / 3.0));
     near(Metric::TimePerOpUs, 1000.0);
@@ -171,7 +171,7 @@ fn what_the_scheduler_counted_is_related_to_the_vms_time() {
     sample.work_out(2);
     // 50 a second while the VM had half a CPU.
     assert_eq!(sample.scheduler_counters(), BTreeMap::from([("nr_extended".into(), 100.0)]));
-    // 5 a second while that one had a quarter.
+    // 5 a second while the other VM had a quarter.
     let beside = sample.scheduler_counters_beside("other");
     assert_eq!(beside, BTreeMap::from([("nr_capped".into(), 20.0)]));
     assert!(sample.scheduler_counters_beside("none").is_empty());
@@ -188,7 +188,7 @@ fn what_cpus_counted_is_told_per_operation_and_what_they_did_not_is_absent() {
     let vm = |run_ms| vec![task("vm", 1, run_ms, 0)];
     let mut before = snapshot(1000, 0, &[], vm(0));
     let mut after = snapshot(3000, 4000, &[], vm(2000));
-    // Read at other moments than the workload: over 2.5 s, where that has 2 s.
+    // Read at other moments than the workload: over 2.5 s, not 2 s.
     before.perf = counted(900, &[("cycles", 1000), ("instructions", 500), ("branches", 7)]);
     after.perf =
         counted(3400, &[("cycles", 10_001_000), ("instructions", 5_000_500), ("cache_misses", 9)]);
@@ -218,7 +218,7 @@ fn what_a_guest_says_of_itself_is_told_per_operation() {
     sample.work_out(2);
     assert_eq!(sample.value(Metric::UserUsPerOp), Some(200.0));
     assert_eq!(sample.value(Metric::GuestSwitchesPerOp), Some(3.0));
-    // One that was recorded before they were asked for.
+    // Recorded without them.
     before.guest = GuestTimes::parse(&stat(10, ""));
     let mut sample = window(before, after);
     sample.work_out(2);

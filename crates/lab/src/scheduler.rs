@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a contender counts of itself: the statistics that schedulers of the sched_ext project serve
-//! on a Unix socket (the crate `scx_stats`).
+//! Contenders' own counters: the statistics that schedulers of the sched_ext project serve on a
+//! Unix socket (the crate `scx_stats`).
 //!
-//! Each connection is told what was counted since its last request, so that a request at both ends
-//! of a window gives, at the end, what was counted in it.
+//! Each request of a connection is answered with the counts since its last request. So a request at
+//! both ends of a window gives, at the end, the counts of the window.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ use crate::experiment::Contender;
 
 /// Where schedulers serve their statistics.
 pub const SOCKET: &str = "/var/run/scx/root/stats";
-/// What is asked there.
+/// The request for them.
 pub const REQUEST: &str = r#"{"req":"stats","args":{"target":"top"}}"#;
 
-/// What a scheduler counted between two requests.
+/// The counts of a scheduler between two requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Counted {
-    /// When it said so; host clock.
+    /// Time of the answer; host clock.
     pub t_ns: u64,
     /// Counter: value, verbatim.
     pub counters: Map<String, Value>,
@@ -37,13 +37,13 @@ impl Counted {
         Some(Counted { t_ns, counters })
     }
 
-    /// Counts per second since `before`, of the host and of the VM whose process is `vm`, under the
-    /// scheduler's own names. Gauges, which count nothing, are left out.
+    /// Counts per second since `before`, of the host and of the VM with process `vm`, under the
+    /// scheduler's own names. Gauges are left out.
     pub fn per_second(&self, before: &Counted, vm: i32) -> BTreeMap<String, f64> {
         self.rates(before, self.counters.iter().chain(self.of_vm(vm).into_iter().flatten()))
     }
 
-    /// The same of the VM alone; empty if it is none, or the scheduler does not say.
+    /// The same of the VM alone; empty if there is no such VM, or the scheduler does not report it.
     pub fn per_second_of(&self, before: &Counted, vm: i32) -> BTreeMap<String, f64> {
         self.rates(before, self.of_vm(vm).into_iter().flatten())
     }
@@ -61,8 +61,8 @@ impl Counted {
         counts.filter_map(|(name, v)| Some((name.clone(), v.as_f64()? / seconds))).collect()
     }
 
-    /// How long graces of the VM whose process is `vm` took that ended because a vCPU left its
-    /// critical section: `[i]` counts [2^i, 2^(i+1)) us. Empty if the scheduler does not say.
+    /// Lengths of graces of the VM with process `vm` that ended because a vCPU left its critical
+    /// section: `[i]` counts [2^i, 2^(i+1)) us. Empty if the scheduler does not report them.
     pub fn grace_need_us_log2(&self, vm: i32) -> Vec<u64> {
         let need = self.of_vm(vm).and_then(|counts| counts.get("grace_need_us_log2"));
         let need = need.and_then(Value::as_array).into_iter().flatten();
@@ -74,21 +74,21 @@ impl Counted {
     }
 }
 
-/// How many VMs there are is no count of events.
+/// The number of VMs is not a count of events.
 fn is_gauge(counter: &str) -> bool {
     counter.starts_with("nr_vms")
 }
 
-/// Whether it is known what a contender's counters mean: those of `scx_holdfast`.
+/// Whether the meaning of a contender's counters is known: it is for `scx_holdfast`.
 pub fn is_understood(contender: &Contender) -> bool {
     let program = contender.command.first().map(std::path::Path::new);
     program.and_then(|p| p.file_name()).is_some_and(|name| name == "scx_holdfast")
 }
 
-/// A group of counters: what a reader calls each, and its name. Times are shown in ms.
+/// A group of counters: a title for readers, and the name of each. Times are shown in ms.
 pub type Group = (&'static str, &'static [(&'static str, &'static str)]);
 
-/// What reports show of the counters.
+/// The counters that reports show.
 pub const SHOWN: [Group; 8] = [
     (
         "grace",

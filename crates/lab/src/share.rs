@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Whose CPU time was whose, and whose it should have been.
+//! Actual and fair shares of CPU time.
 //!
-//! Fair is *max-min fair*: CPU time is poured into all runnable threads at the same rate until one
-//! has all it wants; what is left goes to the others in the same manner. The lab starts everything
-//! at the same nice level, so threads have equal weights; where children have control groups these
-//! share by their weights.
+//! Fair is *max-min fair*: CPU time is poured into all runnable threads at the same rate. A thread
+//! that has all it wants gets no more, and the rest goes to the others in the same manner. The lab
+//! starts everything at the same nice level, so threads have equal weights. Where children have
+//! control groups, the groups share by their weights.
 
-/// The part of a CPU that a thread wants: what it would use if it never had to wait for one.
+/// The part of a CPU that a thread wants: its use if it never had to wait for one.
 ///
 /// It ran for `run`, was runnable without a CPU for `wait`, and slept for the rest of a window (all
 /// in parts of the window). Without the waits the same running and sleeping would have taken `run +
-/// sleep`, so it wants `run / (run + sleep)`: 1 for an endless loop, however little it got, and
-/// little for a thread that wakes up, does little and sleeps again, however long it waited each
-/// time. (Counting waits as demand would credit a thread with the length of the queue it stood in.)
+/// sleep`. So it wants `run / (run + sleep)`: 1 for an endless loop, however little it got, and
+/// little for a thread that wakes up, does little and sleeps again. (Counting waits as demand would
+/// credit a thread with the length of the queue it stood in.)
 pub fn demand(run: f64, wait: f64) -> f64 {
     let sleep = (1.0 - run - wait).max(0.0);
     if run > 0.0 { run / (run + sleep) } else { 0.0 }
 }
 
-/// Some who share CPUs as one: a thread, or a control group.
+/// A party to the sharing: a thread, or a control group.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Party {
     /// Its weight among the others.
@@ -29,8 +29,8 @@ pub struct Party {
 
 /// The max-min fair allocation of `capacity` CPUs to parties of these weights.
 ///
-/// None gets more than it wants, and none could have more for its weight without taking it from one
-/// that has no more for its own.
+/// No party gets more than it wants. None could get more for its weight without taking it from a
+/// party that has no more for its own.
 ///
 /// ```
 /// use holdfast_lab::share::{Party, max_min};
@@ -43,7 +43,8 @@ pub struct Party {
 /// // A group of four vCPUs has its part even if two of them sleep.
 /// let vm = Party { weight: 4.0, demand: 2.0 };
 /// let shares = max_min(2.0, &[vm, thread, thread]);
-/// assert!(shares.iter().zip([4.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0]).all(|(a, b)| (a - b).abs() < 1e-9));
+/// let fair = [4.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0];
+/// assert!(shares.iter().zip(fair).all(|(a, b)| (a - b).abs() < 1e-9));
 /// ```
 pub fn max_min(capacity: f64, parties: &[Party]) -> Vec<f64> {
     let wanted = |i: usize| parties[i].demand.max(0.0);
@@ -76,7 +77,7 @@ mod tests {
             assert!((demand(awake, wait) - 1.0).abs() < 1e-9);
         }
         assert_eq!(demand(0.0, 0.5), 0.0);
-        // Counters of a window's two ends are not read at one instant.
+        // Counters of a window's two ends are not read at the same instant.
         assert_eq!(demand(0.4, 0.7), 1.0);
     }
 
@@ -110,7 +111,8 @@ mod tests {
             let for_its_weight = |i: usize| shares[i] / parties[i].weight;
             let largest = (0..parties.len()).map(for_its_weight).fold(0.0, f64::max);
             for (i, party) in parties.iter().enumerate() {
-                prop_assert!(shares[i] >= party.demand - 1e-9 || for_its_weight(i) >= largest - 1e-9);
+                let is_sated = shares[i] >= party.demand - 1e-9;
+                prop_assert!(is_sated || for_its_weight(i) >= largest - 1e-9);
             }
         }
     }

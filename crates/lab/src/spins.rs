@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Waits for spinlocks as a guest times them itself: what `holdfast spins --json` prints there
+//! Waits for spinlocks as a guest times them itself: the output of `holdfast spins --json` there
 //! (`holdfast.spins/1`), as far as the lab needs it.
 
 use serde::{Deserialize, Serialize};
 
-/// A wait of at least 2^20 ns (1 ms) is longer than any critical section: somebody did not run.
+/// A wait of at least 2^20 ns (1 ms) is longer than any critical section: the holder did not run.
 const LONG_SLOT: usize = 20;
 
 /// Waits for contended spinlocks within a window.
@@ -35,8 +35,8 @@ struct Lock {
 }
 
 impl SpinWaits {
-    /// Sums what `printed` says of the time from `from_ns` to `to_ns` of the guest's clock; none if
-    /// it says nothing of it, or if waits were lost.
+    /// Sums the waits that `printed` reports from `from_ns` to `to_ns` of the guest's clock. None
+    /// if it reports none for that time, or if waits were lost.
     pub fn within(printed: &str, from_ns: u64, to_ns: u64) -> Option<SpinWaits> {
         let lines = printed.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
         let inside = lines.filter(|line| {
@@ -60,7 +60,7 @@ impl SpinWaits {
         (sum.interval_ns > 0).then_some(sum)
     }
 
-    /// Waits that only a vCPU that did not run explains.
+    /// Waits that only a preempted vCPU explains.
     pub fn long(&self) -> u64 {
         self.hist.iter().skip(LONG_SLOT).fold(0, |sum, n| sum.saturating_add(*n))
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Results as a run would leave them, for tests of what is made of results. Every window has raw
-//! counters, and what follows from them is worked out by the same code as in a run.
+//! Results as a run leaves them, for tests that read results. Every window has raw counters, and
+//! its metrics are worked out by the same code as in a run.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -169,7 +169,8 @@ fn snapshot(t_s: f64, within: f64, ops_per_cpu_s: f64, contender: usize) -> Snap
                "waiter": (90.0 * within * per) as u64, "head": holder / 12, "unknown": 0})
     };
     let vcpu = json!({"vcpu": 0, "tid": 101, "readable": true, "kernel": "7.2.12",
-        "preemptions": by_class(1.0), "offcpu_ns": by_class(4e6), "offcpu_over_cap": by_class(0.7)});
+        "preemptions": by_class(1.0), "offcpu_ns": by_class(4e6),
+        "offcpu_over_cap": by_class(0.7)});
     Snapshot {
         cpu: CpuTimes { t_ns: ns(t_s), tasks },
         workload: Counters { t_ns: ns(t_s - 5.0), ops, hist },
@@ -190,7 +191,7 @@ fn snapshot(t_s: f64, within: f64, ops_per_cpu_s: f64, contender: usize) -> Snap
         observer: Some(json!({"schema": "holdfast.preemptions/1", "t_ns": ns(t_s),
             "lost_events": 0, "vms": [{"pid": 100, "vcpus": [vcpu]}]})),
         scheduler: (contender > 0).then(|| {
-            // 120 in a window: of 16 us, 0.5 ms and 1 ms at least.
+            // 120 graces in a window: of 16 us, 0.5 ms and 1 ms at least.
             let need = [(4, 60.0), (9, 16.0), (10, 4.0)];
             let mut need_us_log2 = vec![0; 16];
             need.iter().for_each(|(i, n)| need_us_log2[*i] = (n * within) as u64);
@@ -198,7 +199,7 @@ fn snapshot(t_s: f64, within: f64, ops_per_cpu_s: f64, contender: usize) -> Snap
                 "grace_ns": 8e6 * within, "nr_pause_to_holder": 12.0 * within,
                 "nr_preempted_preemptible": 400.0 * within, "nr_unprotected": 500.0 * within,
                 "grace_need_us_log2": need_us_log2});
-            // Who reads no guests has no VMs.
+            // A scheduler that reads no guests reports no VMs.
             let vms = if contender == 2 { json!({"100": decisions}) } else { json!({}) };
             let line = json!({"errno": 0, "args": {"resp": {"nr_vms_readable": 1,
                 "nr_kept": 20.0 * within, "nr_wakeup_preempt": 30.0 * within, "nr_starving": 0,

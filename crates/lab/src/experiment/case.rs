@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What is run under every contender.
+//! Workloads that run under every contender.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,14 +24,14 @@ pub const WORKLOADS: [&str; 17] = [
     "wakeup",
 ];
 
-/// Programs that may run on the host: those that need no other files, and the one
-/// that is a virtual machine itself.
+/// Programs that may run on the host: those that need no other files, and the one that is a virtual
+/// machine itself.
 pub const WORKLOADS_ON_HOST: [&str; 14] = [
     "hostile", "hog", "lock", "metadata", "tlb", "fork", "pipes", "ebizzy", "mm", "pool", "rwlock",
     "futex", "mutex", "wakeup",
 ];
 
-/// Where a workload runs if not in a guest.
+/// The place of a workload that does not run in a guest.
 pub const ON_HOST: &str = "host";
 
 /// A workload in a guest, or on the host, run under every contender.
@@ -42,8 +42,8 @@ pub struct Case {
     pub name: String,
     /// One of [`WORKLOADS`], or on the host of [`WORKLOADS_ON_HOST`].
     pub workload: String,
-    /// Threads or processes of the workload; as many as the guest has vCPUs, or the host CPUs,
-    /// unless given.
+    /// Threads or processes of the workload; by default as many as its guest has vCPUs, or the host
+    /// CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
     /// More arguments for the workload.
@@ -61,11 +61,10 @@ pub struct Case {
     /// Whether a PAUSE of a spinning vCPU exits to the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_exits: Option<bool>,
-    /// Length of this case's windows, ms, where the experiment's does not suit it.
+    /// Length of this case's windows, ms, if it differs from the experiment's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length_ms: Option<u64>,
-    /// Operations of its workload that are done before a window begins, if the warm-up is too short
-    /// for them.
+    /// Operations of its workload before a window begins, if the warm-up is too short for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warmup_ops: Option<u64>,
     /// Whether a quick run leaves it out.
@@ -73,7 +72,7 @@ pub struct Case {
     pub slow: bool,
 }
 
-/// A workload that runs at the same time as that of the case.
+/// A workload that runs at the same time as the case's own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Beside {
@@ -81,7 +80,7 @@ pub struct Beside {
     pub on: String,
     /// One of [`WORKLOADS`], or on the host of [`WORKLOADS_ON_HOST`].
     pub workload: String,
-    /// Its threads or processes; as many as its guest has vCPUs, or the host CPUs, unless given.
+    /// Its threads or processes; by default as many as its guest has vCPUs, or the host CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
     /// More arguments for it.

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What serde cannot see: whether the parts of an experiment fit together.
+//! Checks that serde cannot make: whether the parts of an experiment fit together.
 
 use std::collections::BTreeSet;
 
 use super::{Beside, Case, Experiment, ON_HOST, Problem, WORKLOADS, WORKLOADS_ON_HOST};
 
-/// Guests and the host's own kernel leave at least this much to the rest of the host, MiB.
+/// Memory for the rest of the host besides guests and kernel, MiB.
 const HOST_RESERVE_MIB: u32 = 1024;
 
 const MAX_HOGS: u64 = 256;
 
-/// Characters. A kernel takes 2048, of which the lab needs some.
+/// Characters. A kernel takes 2048, and the lab needs some of them.
 const MAX_CMDLINE: usize = 1500;
 
 impl Experiment {
@@ -26,7 +26,7 @@ impl Experiment {
         found.0
     }
 
-    /// What only a result can say, in the experiment that it was made of.
+    /// Keys that only a result may have, in the experiment that it holds.
     pub(super) fn written_by_the_lab(&self) -> Vec<Problem> {
         let mut found = Problems::default();
         let is_there = [
@@ -168,7 +168,8 @@ impl Experiment {
             if guest.is_none() && self.guests.len() > 1 {
                 found.add(
                     &key("guest"),
-                    "there are several guests; say here or in [defaults] which one: guest = \"...\"",
+                    "there are several guests; say here or in [defaults] which one: guest \
+                     = \"...\"",
                 );
                 continue;
             }
@@ -213,8 +214,8 @@ impl Experiment {
             found.add(
                 "host.memory_mib",
                 format!(
-                    "{} is too little for the guests of case \"{}\" ({guests_mib} MiB) and the host \
-                     itself; write at least {needed}",
+                    "{} is too little for the guests of case \"{}\" ({guests_mib} MiB) and the \
+                     host itself; write at least {needed}",
                     self.host.memory_mib, case.name
                 ),
             );
@@ -224,8 +225,7 @@ impl Experiment {
     fn check_expectations(&self, found: &mut Problems) {
         let contenders = || self.contenders.iter().map(|c| c.name.as_str());
         for e in &self.expect {
-            // One that is written for several is here once for each, so that a number would
-            // mislead.
+            // A list of cases or contenders is expanded here, so that a number would mislead.
             let place = format!("expect({}, {}, {})", e.case, e.contender, e.metric);
             let key = |field: &str| format!("{place}.{field}");
             if !self.cases.iter().any(|c| c.name == e.case) {
@@ -318,7 +318,7 @@ impl Problems {
         self.add(key, format!("there is no {what} \"{name}\"; there is {}", known.join(", ")));
     }
 
-    /// Names must be there, and be unique: results are keyed by them.
+    /// Names must be there and be unique: results are keyed by them.
     fn names(&mut self, key: &str, names: &[&str]) {
         if names.is_empty() {
             self.add(key, format!("there must be at least one: [[{key}]]"));

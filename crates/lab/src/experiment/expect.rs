@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a result must show.
+//! Expectations of a result.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -13,7 +13,7 @@ use crate::metric::Metric;
 /// More expectations than anybody reads the verdicts of; lists multiply quickly.
 const MAX_EXPECTATIONS: usize = 10_000;
 
-/// Which figure an expectation is about.
+/// The figure of an expectation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Figure {
@@ -28,7 +28,7 @@ pub enum Figure {
     Mean,
     /// The contender's own standard deviation between windows.
     Sd,
-    /// That over the baseline's.
+    /// The same over the baseline's.
     SdRatio,
 }
 
@@ -45,7 +45,7 @@ impl Figure {
         }
     }
 
-    /// Whether it takes another contender to compare with.
+    /// Whether it needs another contender to compare with.
     pub fn is_relative(self) -> bool {
         !matches!(self, Figure::Mean | Figure::Sd)
     }
@@ -62,14 +62,14 @@ impl fmt::Display for Figure {
     }
 }
 
-/// Something the result must show.
+/// An expectation of the result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Expectation {
     /// Name of the case.
     pub case: String,
     /// Name of the contender.
     pub contender: String,
-    /// What is measured.
+    /// The metric.
     pub metric: Metric,
     /// Which figure of it.
     #[serde(default)]
@@ -77,7 +77,7 @@ pub struct Expectation {
     /// Name of the contender it is compared with, if not the baseline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over: Option<String>,
-    /// Name of the case that one is looked at in, if not the same.
+    /// Name of the other contender's case, if not the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over_case: Option<String>,
     /// The figure must not be smaller.
@@ -88,7 +88,7 @@ pub struct Expectation {
     pub max: Option<f64>,
 }
 
-/// An expectation as it is written: of one case, contender and metric, or of every combination of
+/// An expectation as written: of one case, contender and metric, or of every combination of
 /// several.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -111,20 +111,21 @@ struct Written {
     max: Option<f64>,
 }
 
-/// Reads expectations, one for each combination that is written.
+/// Reads expectations, one for each combination.
 pub(super) fn expand<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<Expectation>, D::Error> {
     let written = Vec::<Written>::deserialize(d)?;
     let nr = written.iter().map(Written::nr).fold(0, usize::saturating_add);
     if nr > MAX_EXPECTATIONS {
         return Err(D::Error::custom(format!(
-            "these are {nr} expectations, one for each combination; write at most {MAX_EXPECTATIONS}"
+            "these are {nr} expectations, one for each combination; write at most \
+             {MAX_EXPECTATIONS}"
         )));
     }
     Ok(written.iter().flat_map(Written::all).collect())
 }
 
 impl Written {
-    /// How many [`Written::all`] are.
+    /// Length of [`Written::all`].
     fn nr(&self) -> usize {
         let lists =
             [self.case.len(), self.contender.len(), self.metric.len(), self.over.len().max(1)];
@@ -157,8 +158,8 @@ impl Written {
     }
 }
 
-/// A name, or an array of names that is not empty. (An untagged enum would lose what is wrong with
-/// one.)
+/// A name, or an array of names that is not empty. (An untagged enum would lose the error in an
+/// element.)
 fn one_or_many<'de, D, T>(d: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,

@@ -41,7 +41,7 @@ pub enum ExperimentError {
         /// The parser's message; it shows the line.
         message: String,
     },
-    /// The keys are known, but what they say does not fit together.
+    /// The keys are known, but their values do not fit together.
     #[error("{path}: {}", list(.problems))]
     Invalid {
         /// The file.
@@ -49,9 +49,10 @@ pub enum ExperimentError {
         /// Every problem found, not only the first.
         problems: Vec<Problem>,
     },
-    /// The machine is smaller than the host it is written for, and nothing can be had in halves.
+    /// The machine is smaller than the experiment's host, and CPUs cannot be halved.
     #[error(
-        "{name} is written for {pcpus} CPUs, and there are {has} for it here; leave out `--here` to boot a host that has them"
+        "{name} is written for {pcpus} CPUs, and there are {has} for it here; leave out `--here` \
+         to boot a host that has them"
     )]
     TooFewCpus {
         /// Name of the experiment.
@@ -64,8 +65,7 @@ pub enum ExperimentError {
 }
 
 impl ExperimentError {
-    /// Whether another machine would refuse it as well: no experiment has this name, or its text is
-    /// wrong.
+    /// Whether any machine would refuse it: no experiment has this name, or its text is wrong.
     pub fn is_wrong_usage(&self) -> bool {
         match self {
             Self::Read { why, .. } => matches!(
@@ -88,12 +88,12 @@ fn list(problems: &[Problem]) -> String {
     problems.iter().map(|p| format!("\n  {p}")).collect()
 }
 
-/// One thing that is wrong in an experiment.
+/// A problem of an experiment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Where, as a path of keys: `cases[1].guest`.
     pub key: String,
-    /// What is wrong there and what to write instead.
+    /// The problem there, and the value to write instead.
     pub message: String,
 }
 
@@ -109,15 +109,15 @@ impl fmt::Display for Problem {
 pub struct Experiment {
     /// Short name, unique among experiments; the result and the report use it.
     pub name: String,
-    /// One or two sentences for a reader: what question this answers.
+    /// One or two sentences for a reader: the question that this answers.
     #[serde(default)]
     pub summary: String,
     /// The virtual host.
     #[serde(default)]
     pub host: Host,
-    /// Guests by name; each case says in which one its workload runs.
+    /// Guests by name; each case names the guest of its workload.
     pub guests: BTreeMap<String, Guest>,
-    /// What every case has unless it says otherwise.
+    /// Defaults of every case.
     #[serde(default)]
     pub defaults: Defaults,
     /// How the host is measured.
@@ -128,10 +128,10 @@ pub struct Experiment {
     /// Name of the contender the others are divided by; the first one unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub baseline: Option<String>,
-    /// What is run under every contender.
+    /// Workloads that run under every contender.
     pub cases: Vec<Case>,
-    /// What the result must show; one that is written for several cases, contenders or metrics is
-    /// here once for each.
+    /// Expectations of the result; one written for several cases, contenders or metrics is here
+    /// once for each.
     #[serde(default, deserialize_with = "expect::expand")]
     pub expect: Vec<Expectation>,
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Experiments on another number of pCPUs than they are written for: `--here` on a real host.
 //!
-//! What a cell is about is how many runnable threads there are for a CPU and who is pinned with
-//! whom, so everything that is counted grows by the same whole factor. A machine whose CPUs are no
-//! multiple has some that are not used: half a vCPU more would be another experiment.
+//! A cell is about the number of runnable threads for a CPU and about pinning, so all numbers grow
+//! by the same whole factor. A machine whose CPUs are not a multiple leaves some unused: half a
+//! vCPU more would be another experiment.
 
 use super::{Beside, Experiment, ExperimentError, Guest, ON_HOST};
 
@@ -11,9 +11,9 @@ use super::{Beside, Experiment, ExperimentError, Guest, ON_HOST};
 const RESERVE_MIB: u64 = 1024;
 
 impl Experiment {
-    /// The same with `cpus` of the running machine as its pCPUs, which has `memory_mib` for guests:
-    /// with as many of them as make a multiple of the pCPUs it is written for and keep it within
-    /// what experiments may have, in their order.
+    /// The same with `cpus` of the running machine as its pCPUs, and `memory_mib` for guests. It
+    /// takes the first of `cpus`, as many as are a multiple of its own pCPUs and keep it within the
+    /// limits of experiments.
     ///
     /// # Errors
     /// If they are fewer than it is written for.
@@ -24,7 +24,7 @@ impl Experiment {
             let has = cpus.len();
             return Err(ExperimentError::TooFewCpus { name: self.name, pcpus, has });
         }
-        // As it is written it is taken for granted.
+        // An experiment as written needs no check.
         let fits =
             |e: &Experiment| e.problems().is_empty() && e.guests_mib() + RESERVE_MIB <= memory_mib;
         let larger = (2..=most).rev().map(|factor| self.clone().times(factor)).find(fits);
@@ -33,8 +33,8 @@ impl Experiment {
         Ok(scaled)
     }
 
-    /// What was done to it and which CPUs of the machine, of which `nr_online` are online, it uses;
-    /// none if it has a host of its own.
+    /// A description of the scaling and of the machine's CPUs that it uses, of which `nr_online`
+    /// are online; none if it has a host of its own.
     pub fn scaling(&self, nr_online: u32) -> Option<String> {
         let host = &self.host;
         if host.cpus.is_empty() {
@@ -51,8 +51,9 @@ impl Experiment {
                     .collect();
                 let hogs = self.cases.iter().map(|case| self.hogs_of(case)).max().unwrap_or(0);
                 format!(
-                    "{name}: scaled from {from} to {pcpus} pCPUs: {} times as many vCPUs ({}), loops (up to {hogs}) and \
-                     threads; what its names and texts count is as it was for {from}",
+                    "{name}: scaled from {from} to {pcpus} pCPUs: {} times as many vCPUs ({}), \
+                     loops (up to {hogs}) and \
+                     threads; its names and texts still count for {from}",
                     pcpus / from,
                     vcpus.join(", ")
                 )
@@ -82,7 +83,7 @@ impl Experiment {
             case.hogs = case.hogs.map(|n| n.saturating_mul(factor));
             if !is_fixed {
                 case.threads = case.threads.map(|n| n.saturating_mul(factor));
-                // They are done by that many more threads.
+                // That many more threads share them.
                 case.warmup_ops = case.warmup_ops.map(|n| n.saturating_mul(factor.into()));
             }
             for Beside { on, threads, .. } in &mut case.beside {
@@ -101,8 +102,8 @@ impl Experiment {
 }
 
 impl Guest {
-    /// CPU k becomes the k-th block of `factor` CPUs. vCPUs that have a CPU to themselves have one
-    /// in it; those that share one share all of it.
+    /// CPU k becomes the k-th block of `factor` CPUs. A vCPU with a CPU to itself has one in its
+    /// block; vCPUs that share a CPU share the whole block.
     fn grow(&mut self, factor: u32) {
         if self.fixed {
             self.pin.iter_mut().for_each(|cpu| *cpu = cpu.saturating_mul(factor));
@@ -232,7 +233,7 @@ mod tests {
     #[test]
     fn a_machine_that_is_too_large_or_has_too_little_memory_is_used_in_part() {
         let s1 = &builtin::find("s1").unwrap()[0];
-        // The file that 8 threads of a workload count in has room for 64.
+        // The counter file of 8 threads of a workload has room for 64.
         assert_eq!(on(s1, 128).unwrap().host.pcpus, 16);
         let small = s1.clone().scaled_to(&[0, 1, 2, 3, 4, 5, 6, 7], 3 * 384 + RESERVE_MIB).unwrap();
         assert_eq!(small.host.pcpus, 6);

@@ -5,7 +5,7 @@
 
 use std::io::{self, Write};
 
-/// What a path is.
+/// The type of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Node<'a> {
     Directory,
@@ -28,7 +28,7 @@ impl<W: Write> Writer<W> {
 
     /// `path` is relative to the root.
     pub(super) fn add(&mut self, path: &str, node: &Node<'_>) -> io::Result<()> {
-        // Numbered by order: real inode numbers would differ from run to run.
+        // Numbered in order: real inode numbers would differ from run to run.
         self.inode += 1;
         let inode = self.inode;
         match *node {

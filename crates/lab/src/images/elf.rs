@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a program needs to start: its loader and its libraries, and those of its libraries.
+//! Files that a program needs to start: its loader, its libraries, and their libraries.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use object::{Endianness, Object, ObjectSection};
 
 use crate::error::{Error, Result};
 
-/// Loader and libraries named in one file.
+/// Loader and libraries that one file names.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Needs {
     /// `PT_INTERP`; none in libraries and static programs.
@@ -20,7 +20,7 @@ pub(super) struct Needs {
     pub(super) libraries: Vec<String>,
 }
 
-/// What one file names; nothing if it is no ELF file, e.g. a script.
+/// Loader and libraries of one file; none if it is not an ELF file, e.g. a script.
 pub(super) fn needs(path: &Path) -> Result<Needs> {
     let data = fs::read(path).map_err(Error::io("reading", path))?;
     if !data.starts_with(&elf::ELFMAG) {
@@ -68,7 +68,7 @@ fn bytes_at<'d>(
     found.find_map(|s| s.data_range(endian, data, address, bytes).ok()?).unwrap_or_default()
 }
 
-/// All libraries a program needs, by name, and its loader; `find` knows where a library is.
+/// All libraries of a program, by name, and its loader; `find` locates a library.
 pub(super) fn closure(
     program: &Path,
     find: impl Fn(&str) -> Option<PathBuf>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `workloads/guest-files.txt`: what workloads need in the guest besides themselves.
+//! `workloads/guest-files.txt`: files that workloads need in the guest besides themselves.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use super::Manifest;
 use crate::error::{Error, Result};
 use crate::packages::Tree;
 
-/// What the guest image holds of packages.
+/// Files of packages in the guest image.
 #[derive(Clone, Debug, Default)]
 pub struct GuestFiles {
     files: Vec<(String, String)>,

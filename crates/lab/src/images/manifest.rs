@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What an image holds, declared before it is built: the same declaration is the same image.
+//! Content of an image, declared before it is built: the same declaration makes the same image.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use super::cpio::{Node, Writer};
 use crate::error::{Error, Result};
 
-/// Raised when the same manifest should make another image.
+/// Raised if the same manifest has to make another image.
 const FORMAT: u32 = 1;
 
 #[derive(Clone, Debug)]
@@ -26,13 +26,13 @@ enum Entry {
 #[derive(Clone, Debug)]
 enum Content {
     Bytes(Vec<u8>),
-    /// A file of the cache: its path says what is in it.
+    /// A file of the cache: its path stands for its content.
     Cached(PathBuf),
     /// A file that may change.
     Local(PathBuf),
 }
 
-/// Paths and what they are; parents come by themselves.
+/// Paths and their types; parents are added.
 #[derive(Clone, Debug)]
 pub struct Manifest {
     name: String,
@@ -87,7 +87,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// A directory of an unpacked package with all it holds; links stay links.
+    /// A directory of an unpacked package with all its files; links stay links.
     pub fn cached_tree(&mut self, path: &str, source: &Path) -> Result<()> {
         self.directory(path);
         for entry in fs::read_dir(source).map_err(Error::io("listing", source))? {
@@ -118,7 +118,7 @@ impl Manifest {
             let why = format!("{} is not a file", source.display());
             return Err(Error::Image { image: self.name.clone(), why });
         }
-        // What a umask has made of the rest must not make another image.
+        // The builder's umask must not change the image.
         Ok(if metadata.permissions().mode() & 0o100 == 0 { 0o644 } else { 0o755 })
     }
 
@@ -185,7 +185,7 @@ impl Manifest {
     }
 }
 
-/// A file whose name says what is in it: found below `directory`, or made there by `write`.
+/// A file named after its content: found below `directory`, or made there by `write`.
 pub(crate) fn made_once(
     directory: &Path,
     name: &str,
@@ -194,7 +194,7 @@ pub(crate) fn made_once(
     fs::create_dir_all(directory).map_err(Error::io("creating", directory))?;
     let path = directory.join(name);
     if path.exists() {
-        // Seen as used, so that clearing out old files spares it.
+        // Marked as used, so that clearing out old files spares it.
         let _ = File::open(&path).and_then(|f| f.set_modified(std::time::SystemTime::now()));
         return Ok(path);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Kernel modules for an image: with what they need, uncompressed, listed as the agent reads it.
+//! Kernel modules for an image: with their dependencies, uncompressed, listed for the agent.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -10,7 +10,7 @@ use super::elf::module_needs;
 use crate::error::{Error, Result};
 use crate::packages::{Tree, package_of};
 
-/// A kernel's modules as its packages have them.
+/// A kernel's modules in its packages.
 pub(super) struct Modules {
     files: HashMap<String, PathBuf>,
     builtin: HashSet<String>,
@@ -36,8 +36,7 @@ impl Modules {
         Ok(Modules { files, builtin: text.lines().filter_map(module_name).collect() })
     }
 
-    /// Adds those of `wanted` that exist as modules, and lists those of `at_boot` to be loaded at
-    /// boot.
+    /// Adds those of `wanted` that are modules, and lists those of `at_boot` to be loaded at boot.
     pub(super) fn add(
         &self,
         manifest: &mut Manifest,

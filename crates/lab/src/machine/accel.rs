@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::images::{AGENT, Parts};
 use crate::progress::Progress;
 
-/// Longest a small machine may take to boot under a KVM that is any use.
+/// Longest a small machine may take to boot under a usable KVM.
 const PROBE_LIMIT: Duration = Duration::from_secs(20);
 
 /// Settles [`Accel::Auto`], and refuses a KVM that does not work.
@@ -41,7 +41,7 @@ pub(super) fn choose(
     Ok(Acceleration::Tcg)
 }
 
-/// Why KVM cannot run the host, which is to run guests itself; found once per boot of the machine.
+/// Why KVM cannot run the host, which runs guests itself; found once per boot of the machine.
 fn kvm_problem(
     spec: &MachineSpec,
     parts: &Parts,
@@ -110,7 +110,7 @@ fn probe(spec: &MachineSpec, parts: &Parts, image: &Path) -> Result<Option<Strin
     Ok((!nested).then(|| "it does not pass virtualization on (module parameter `nested`)".into()))
 }
 
-/// Refuses a machine that cannot be had, before anything is fetched for it.
+/// Refuses a machine that this one cannot provide, before anything is fetched for it.
 pub(crate) fn check(spec: &MachineSpec) -> Result<()> {
     match (spec.accel, spec.clock) {
         (Accel::Kvm | Accel::Here, Clock::Instructions) => return Err(Error::Counting),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Talking to the host's agent: calls out, answers back by number, and what it means if none comes.
+//! Talking to the host's agent: requests, answers by number, and errors for missing answers.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,11 +19,12 @@ use super::process::Watch;
 use crate::error::{Error, Result};
 use crate::interrupt;
 
-/// How often a wait looks whether somebody wants to end.
+/// How often a wait checks for an interrupt.
 const POLL: Duration = Duration::from_millis(100);
 /// How long the process may take to end after its connection has.
 const END_PATIENCE: Duration = Duration::from_secs(3);
-/// The agent reports what hangs below it; this is how much longer it is waited for itself.
+/// The agent reports requests that hang below it. This is how much longer the agent itself is
+/// given.
 const SLACK: Duration = Duration::from_secs(10);
 
 pub(super) struct Channel {
@@ -60,18 +61,18 @@ impl Channel {
         Ok(Channel { stream, writing, next_id, pending, process, slowdown: 1 })
     }
 
-    /// A second of the machine takes this many, so it is waited for as many times as long.
+    /// Waits `slowdown` times as long, because the machine's seconds take that long.
     pub(super) fn slowed_down(self, slowdown: u32) -> Self {
         Channel { slowdown, ..self }
     }
 
-    /// The first answer: also tells that the machine has booted.
+    /// The first answer, which also shows that the machine has booted.
     pub(super) fn hello(&self, limit: Duration) -> Result<Hello> {
         match self.call(Request::Hello, limit, interrupt::is_pending)? {
             Reply::Hello(hello) if hello.protocol == PROTOCOL => Ok(hello),
             Reply::Hello(hello) => Err(Error::Unsupported(format!(
-                "the agent speaks version {} of the protocol and the lab version {PROTOCOL}; build both \
-                 with `make build`",
+                "the agent speaks version {} of the protocol and the lab version {PROTOCOL}; \
+                 build both with `make build`",
                 hello.protocol
             ))),
             answer => Err(confused("hello", &answer)),
@@ -83,7 +84,7 @@ impl Channel {
         self.call(request, limit, interrupt::is_pending)
     }
 
-    /// As [`Channel::request`], for cleaning up: Ctrl-C is why it is called.
+    /// As [`Channel::request`], for cleaning up, even after Ctrl-C.
     pub(super) fn request_whatever_happens(&self, request: Request) -> Result<Reply> {
         let limit = self.limit(&request);
         self.call(request, limit, || false)
@@ -136,7 +137,7 @@ impl Channel {
     fn ended(&self) -> Error {
         let status = self.process.wait(END_PATIENCE);
         if status.is_some() {
-            // A descendant may keep the streams open for as long as it likes.
+            // A descendant may keep the streams open for ever.
             self.process.console().settle(END_PATIENCE);
         }
         let how = status.map_or("its connection was closed".to_owned(), |s| s.to_string());
@@ -170,8 +171,8 @@ fn read_answers(stream: UnixStream, pending: &Mutex<Pending>) {
     }
 }
 
-/// An answer, or that there was one which makes no sense; `None` for half a line, which a host
-/// leaves that resets.
+/// An answer, or an error for one that makes no sense. `None` for half a line: a host that resets
+/// leaves such.
 fn understand(line: &[u8]) -> Option<Answer> {
     let why = match serde_json::from_slice(line) {
         Ok(answer) => return Some(answer),
@@ -189,7 +190,7 @@ mod tests {
     use super::super::process::Process;
     use super::*;
 
-    /// A real process at the other end, that is no agent.
+    /// A real process at the other end that is not an agent.
     fn hello_from(script: &str, limit: Duration) -> Error {
         let mut command = Command::new("sh");
         command.args(["-c", script]);

@@ -11,7 +11,7 @@ const LINES: usize = 80;
 /// Longest line kept whole, in bytes.
 const LINE_BYTES: usize = 400;
 
-/// Remembers the end of streams that somebody else writes.
+/// Remembers the end of streams that another process writes.
 #[derive(Clone, Default)]
 pub(super) struct Console {
     lines: Arc<Mutex<Lines>>,
@@ -42,8 +42,7 @@ impl Console {
         });
     }
 
-    /// Waits until all streams have ended: only then are the last words of a process known to be
-    /// here.
+    /// Waits until all streams have ended. Only then are a process's last words complete.
     pub(super) fn settle(&self, limit: Duration) {
         let open = |lines: &mut Lines| lines.open > 0;
         drop(self.ended.wait_timeout_while(self.lock(), limit, open));
@@ -78,7 +77,7 @@ impl Console {
     }
 }
 
-/// Without what moves a cursor: firmware writes for terminals.
+/// Without control sequences: firmware writes for terminals.
 fn plain(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     let mut out = String::new();

@@ -10,13 +10,13 @@ use super::spec::{GuestSpec, child_name};
 use super::{Machine, confused, qemu};
 use crate::error::{Error, Result};
 
-/// What a guest may take to boot, whatever its host took: between these.
+/// Bounds of the time that a guest may take to boot.
 const BOOT_LIMITS: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(300)];
-/// And in times of what its host took. One takes about as long as the other, or twice with a busy
-/// scheduler; six times was not enough on a machine whose CPUs three other programs wanted, too,
-/// who came after the host had booted.
+/// Within them, this many times as long as its host took. A guest takes about as long as its host,
+/// or twice that under a busy scheduler. Six times is too little if other programs take the
+/// machine's CPUs after the host has booted.
 const BOOT_LIMIT_IN_HOST_BOOTS: u32 = 10;
-/// Longest a killed QEMU may take to go.
+/// Longest a killed QEMU may take to end.
 const END_LIMIT_MS: u64 = 20_000;
 
 impl Machine {
@@ -49,7 +49,7 @@ impl Machine {
         self.wait_for_guest(&spec.name, |_| true)
     }
 
-    /// Waits until a guest's agent gives an answer that `is_right` takes.
+    /// Waits until a guest's agent gives an answer that `is_right` accepts.
     fn wait_for_guest(&self, name: &str, is_right: impl Fn(&Hello) -> bool) -> Result<Hello> {
         let [least, most] = BOOT_LIMITS;
         let limit = (self.timings.boot * BOOT_LIMIT_IN_HOST_BOOTS).clamp(least, most);
@@ -101,7 +101,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Has a guest's QEMU monitor do something, e.g. `json!({"execute": "stop"})`.
+    /// Sends a command to a guest's QEMU monitor, e.g. `json!({"execute": "stop"})`.
     pub fn qmp(&self, guest: &str, command: Value) -> Result<Value> {
         match self.request(Request::Qmp { guest: guest.to_owned(), command })? {
             Reply::Qmp { value } => Ok(value),
@@ -115,7 +115,7 @@ impl Machine {
             Reply::Hello(hello) => hello.boot_id,
             answer => return Err(confused("hello", &answer)),
         };
-        // `-no-reboot` makes panics end QEMU; a reset that is asked for is something else.
+        // `-no-reboot` has a panic end QEMU; a requested reset must not.
         let action = |what| json!({ "execute": "set-action", "arguments": { "reboot": what } });
         self.qmp(name, action("reset"))?;
         self.qmp(name, json!({ "execute": "system_reset" }))?;
@@ -136,7 +136,7 @@ impl Machine {
                 "guest `{name}` was started for {most} vCPUs at most (max_vcpus)"
             )));
         }
-        // QEMU lists the last first.
+        // QEMU lists the last vCPU first.
         all.reverse();
         let lacking = vcpus.saturating_sub(have);
         for (number, cpu) in (have..).zip(all.iter().filter(|c| !is_there(c)).take(lacking)) {

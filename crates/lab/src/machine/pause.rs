@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Pause-loop exits: whether KVM takes a vCPU that spins out of its guest. It is a setting of the
-//! vendor's KVM module, so all guests that run at the same time have the same.
+//! Pause-loop exits: whether KVM takes a spinning vCPU out of its guest. This is a setting of the
+//! vendor's KVM module, so all guests that run at the same time share it.
 
 use holdfast_agent::protocol::{Reply, Request};
 
@@ -8,20 +8,20 @@ use super::spec::child_name;
 use super::{Machine, confused};
 use crate::error::{Error, Result};
 
-/// What the lab knows of the setting, and has made of it.
+/// The setting, and the lab's change to it.
 #[derive(Debug, Default)]
 pub(super) struct PauseExits {
     now: Option<bool>,
-    /// Module that was loaded with another setting than it had.
+    /// Module that the lab loaded with another setting.
     changed: Option<&'static Vendor>,
 }
 
-/// How a vendor's module is told.
+/// How to recognise a vendor's module.
 #[derive(Debug)]
 struct Vendor {
     cpu_flag: &'static str,
     module: &'static str,
-    /// Parameter that is 0 when there are no such exits.
+    /// Parameter that is 0 without such exits.
     parameter: &'static str,
     off: &'static str,
 }
@@ -37,7 +37,7 @@ const VENDORS: [Vendor; 2] = [
 ];
 
 impl Machine {
-    /// Has KVM intercept PAUSE as it does by default, or not at all; loads the module if need be.
+    /// Has KVM intercept PAUSE as by default, or not at all; loads the module if need be.
     pub fn set_pause_exits(&self, wanted: bool) -> Result<()> {
         let mut setting = self.pause_exits.lock().expect("no holder panics");
         if setting.now == Some(wanted) {
@@ -58,7 +58,8 @@ impl Machine {
         let name = vendor.module.to_owned();
         self.request(Request::LoadModule { name: name.clone(), params: String::new() })?;
         if self.pause_exits(vendor)? != wanted {
-            // It holds no state without guests, and has no other way to be told.
+            // The module holds no state without guests, and takes the parameter only when it is
+            // loaded.
             self.request(Request::UnloadModule { name: name.clone() })?;
             setting.changed = Some(vendor);
             let params = if wanted { "" } else { vendor.off }.to_owned();
@@ -75,7 +76,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Leaves the running machine's module as it was loaded before, its guests gone.
+    /// Loads the running machine's module with its first setting again. Its guests are gone.
     pub(super) fn restore_pause_exits(&self) {
         let mut setting = self.pause_exits.lock().expect("no holder panics");
         let Some(vendor) = setting.changed.take() else { return };
@@ -88,7 +89,7 @@ impl Machine {
         let name = vendor.module.to_owned();
         requests.push(Request::UnloadModule { name: name.clone() });
         requests.push(Request::LoadModule { name, params: String::new() });
-        // Nobody is left to be told of a failure; the next lab makes the setting its own anyway.
+        // Nothing is left to report a failure to, and the next lab applies its own setting anyway.
         let _ = self.channel.request_whatever_happens(Request::Batch { requests });
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The process that is the host: QEMU, or the agent on the running machine. It cannot outlive us.
+//! The process of the host: QEMU, or the agent on the running machine. It cannot outlive us.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -23,7 +23,7 @@ pub(super) struct Process {
     watch: Watch,
 }
 
-/// What there is to know about it.
+/// The part that the waiting thread shares.
 #[derive(Clone)]
 pub(super) struct Watch {
     pid: i32,
@@ -44,7 +44,8 @@ impl Process {
         let theirs = OwnedFd::from(theirs);
         let name = command.get_program().to_string_lossy().into_owned();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // A group of its own: Ctrl-C at the terminal is for us, and we end it in order.
+        // A process group of its own: Ctrl-C at the terminal reaches us only, and we end it in
+        // order.
         command.process_group(0);
         let fd = theirs.as_raw_fd();
         let parent = std::process::id().cast_signed();
@@ -54,7 +55,7 @@ impl Process {
                 if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == -1 {
                     return Err(std::io::Error::last_os_error());
                 }
-                // We may have died before that.
+                // We may have died before that call.
                 if libc::getppid() != parent {
                     return Err(std::io::Error::other("the parent has ended"));
                 }
@@ -70,7 +71,7 @@ impl Process {
         let ended = Arc::new((Mutex::new(None), Condvar::new()));
         let for_keeper = Arc::clone(&ended);
         let (sender, started) = channel();
-        // PR_SET_PDEATHSIG is about the *thread* that forks: this one stays until the process ends.
+        // PR_SET_PDEATHSIG follows the *thread* that forks: this one stays until the process ends.
         std::thread::spawn(move || {
             let mut child = match command.spawn() {
                 Ok(child) => child,
@@ -106,7 +107,7 @@ impl Watch {
         &self.console
     }
 
-    /// How it ended, once it has.
+    /// How it ended, if it has.
     pub(super) fn wait(&self, limit: Duration) -> Option<ExitStatus> {
         let deadline = Instant::now() + limit;
         let mut status = self.ended.0.lock().expect("no holder of this lock panics");

@@ -13,22 +13,20 @@ use crate::error::Result;
 use crate::images::Parts;
 use crate::packages::Tree;
 
-/// TCG offers no pause filter of its own accord; with these KVM intercepts PAUSE in the emulated
-/// host. QEMU warns that it does not emulate them; [`super::mend`] counts.
+/// TCG has no pause filter by default; with these features KVM intercepts PAUSE in the emulated
+/// host. QEMU warns that it does not emulate them; [`super::patch`] adds the count.
 ///
-/// It is without what is slow in TCG: string instructions that the kernel takes for fast, which
-/// copy and clear byte by byte, and a fifth level of page tables, which every miss of the TLB
-/// walks.
+/// Left out are features that are slow in TCG: string instructions that the kernel takes for fast,
+/// which copy and clear byte by byte, and a fifth level of page tables, which every TLB miss walks.
 const TCG_CPU: &str =
     "max,-erms,-fsrm,-fzrm,-fsrs,-la57,+pause-filter,+pfthreshold,x-force-features=on";
 
-/// QEMU, among what was fetched.
+/// QEMU's program in the fetched packages.
 pub(super) fn program(tree: &Tree) -> Result<PathBuf> {
     tree.get("usr/bin/qemu-system-x86_64")
 }
 
-/// QEMU, which is `program`, and its firmware as they lie in the cache, through its own dynamic
-/// loader.
+/// QEMU and its firmware as they lie in the cache, run through its own dynamic loader.
 pub(super) fn from_packages(tree: &Tree, program: &Path) -> Result<Vec<String>> {
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let directories: Vec<_> = tree
@@ -50,7 +48,8 @@ pub(super) fn from_packages(tree: &Tree, program: &Path) -> Result<Vec<String>> 
     Ok(words)
 }
 
-/// The kernel's command line of both; a reboot ends QEMU, so `panic=-1` makes a panic end it.
+/// The kernel's command line of host and guests. A reboot ends QEMU, so `panic=-1` makes a panic
+/// end it.
 fn cmdline(role: &str, more: &str) -> String {
     let line = format!("console=ttyS0 quiet oops=panic panic=-1 holdfast.role={role} {more}");
     line.trim_end().to_owned()
@@ -70,7 +69,7 @@ pub(super) fn host(
     command.args(&words[1..]);
     let (accel, cpu) = match how {
         Acceleration::Kvm => ("kvm", "host"),
-        // There is one count for all CPUs; and a thread for each loses hosts that run guests
+        // One thread counts for all CPUs; and with a thread for each, hosts that run guests hang
         // (docs/lab/machine.md).
         Acceleration::Tcg if counts || !spec.guest_kernels.is_empty() => {
             ("tcg,thread=single", TCG_CPU)
@@ -78,7 +77,7 @@ pub(super) fn host(
         Acceleration::Tcg | Acceleration::Here => ("tcg,thread=multi", TCG_CPU),
     };
     if counts {
-        // 2^0 ns for each: a CPU of 1 GHz that executes one in a cycle.
+        // 2^0 ns for each instruction: a CPU of 1 GHz that executes one in a cycle.
         command.args(["-icount", "shift=0"]);
     }
     command.args(["-M", "q35", "-accel", accel, "-cpu", cpu]);
@@ -88,19 +87,18 @@ pub(super) fn host(
     command.args(["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"]);
     command.args(agent_port(&format!("fd={SOCKET_FD}")));
     command.arg("-kernel").arg(kernel).arg("-initrd").arg(image);
-    // The watchdog of clock sources takes the emulation's hiccups for an unstable TSC, and then
-    // every reading of the clock, the guests' included, goes to an emulated HPET.
+    // The watchdog of clock sources takes the emulation's delays for an unstable TSC. Then every
+    // reading of the clock, the guests' included, goes to an emulated HPET.
     let mut more = format!("tsc=reliable {}", spec.cmdline);
     if counts {
-        // The self-tests of its ciphers would go on for seconds of its time, beside what is
-        // measured.
+        // Self-tests of ciphers would run for seconds beside the measurement.
         more.push_str(" cryptomgr.notests");
     }
     command.args(["-append", &cmdline("host", &more)]);
     Ok(command)
 }
 
-/// The host's CPUs: how many, how they lie together, and whose memory is near to which.
+/// The host's CPUs: how many, their topology, and the memory of each node.
 fn cpus(spec: &MachineSpec) -> Vec<String> {
     let Some(topology) = spec.topology else { return vec!["-smp".into(), spec.cpus.to_string()] };
     let Topology { sockets, cores, threads } = topology;
@@ -108,7 +106,7 @@ fn cpus(spec: &MachineSpec) -> Vec<String> {
     let smp = format!("{},sockets={sockets},cores={cores},threads={threads}", topology.cpus());
     let mut words = vec!["-smp".to_owned(), smp];
     for socket in 0..sockets {
-        // What does not divide evenly is the first one's.
+        // The first node takes the remainder.
         let mut memory_mib = spec.memory_mib / sockets;
         if socket == 0 {
             memory_mib += spec.memory_mib % sockets;
@@ -151,9 +149,8 @@ pub(super) fn guest(
     sockets: &GuestSockets,
 ) -> Vec<String> {
     // `-cpu host` dies in FPU or AVX set-up under emulated SVM. Without a hardware source of
-    // entropy the guest's random number generator would stay unseeded for minutes, and every draw
-    // of a random number (a new inode, an exec) would take one global lock that no real guest
-    // contends for.
+    // entropy the guest's random number generator stays unseeded for minutes. Then every draw of a
+    // random number (a new inode, an exec) takes one global lock that no real guest contends for.
     let mut cpu = "qemu64,+x2apic,+rdrand".to_owned();
     for feature in &spec.features {
         cpu.push(',');
@@ -208,8 +205,10 @@ mod tests {
         assert_eq!(
             words,
             "-smp 4,sockets=2,cores=1,threads=2 \
-             -object memory-backend-ram,id=memory0,size=1537M -numa node,nodeid=0,cpus=0-1,memdev=memory0 \
-             -object memory-backend-ram,id=memory1,size=1536M -numa node,nodeid=1,cpus=2-3,memdev=memory1"
+             -object memory-backend-ram,id=memory0,size=1537M -numa \
+             node,nodeid=0,cpus=0-1,memdev=memory0 \
+             -object memory-backend-ram,id=memory1,size=1536M -numa \
+             node,nodeid=1,cpus=2-3,memdev=memory1"
         );
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What is to be booted.
+//! Descriptions of machines to boot.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::packages::{Kernel, Packages};
 
-/// What is to run the host's instructions.
+/// Requested way to execute the host's instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Accel {
@@ -19,11 +19,11 @@ pub enum Accel {
     Tcg,
     /// KVM.
     Kvm,
-    /// The running machine is the host: nothing is booted but guests.
+    /// The running machine is the host: only guests are booted.
     Here,
 }
 
-/// What does run the host's instructions.
+/// The way the host's instructions are executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Acceleration {
@@ -45,22 +45,22 @@ impl fmt::Display for Acceleration {
     }
 }
 
-/// What the clock of a host goes by.
+/// The source of a host's time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Clock {
     /// Instructions where the host is emulated, else the machine's clock.
     #[default]
     Auto,
-    /// The machine's.
+    /// The machine's clock.
     Machine,
-    /// The instructions it has executed: every host is emulated, one CPU after the other, and a
+    /// The count of executed instructions. Every such host is emulated, one CPU after the other: a
     /// noisy machine makes it slow but changes no figure.
     Instructions,
 }
 
-/// How the CPUs of a host or of a guest lie together. Each socket has a last level cache and, in a
-/// host, a NUMA node with its part of the memory.
+/// Topology of a host's or a guest's CPUs. Each socket has a last level cache and, in a host, a
+/// NUMA node with its part of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
     /// Sockets.
@@ -81,29 +81,28 @@ impl Topology {
 /// A host to boot.
 #[derive(Clone, Debug)]
 pub struct MachineSpec {
-    /// What is to run it.
+    /// How to run it.
     pub accel: Accel,
     /// CPUs; ignored with [`Accel::Here`].
     pub cpus: u32,
-    /// CPUs of the running machine that everything which is started on it may use, with
-    /// [`Accel::Here`]; those that we may use if empty.
+    /// With [`Accel::Here`], the CPUs of the running machine that everything started on it may use;
+    /// if empty, those that this process may use.
     pub cpus_here: Vec<u32>,
-    /// How they lie together, as many as there are; if absent, they share one cache and one node,
-    /// and each is a core of its own. Ignored with [`Accel::Here`].
+    /// Topology of these CPUs; if absent, they share one cache and one node, and each is a core of
+    /// its own. Ignored with [`Accel::Here`].
     pub topology: Option<Topology>,
     /// Memory, in MiB; ignored with [`Accel::Here`].
     pub memory_mib: u32,
-    /// What its clock goes by.
+    /// The source of its time.
     pub clock: Clock,
-    /// Kernel that the host runs, which must have sched_ext.
+    /// Kernel of the host, which must have sched_ext.
     pub host_kernel: Kernel,
-    /// Kernels that guests will be started with. Emulated CPUs take turns in one thread if there
-    /// are any.
+    /// Kernels of guests to come. Emulated CPUs take turns in one thread if there are any.
     pub guest_kernels: Vec<Kernel>,
     /// Directory with `holdfast-agent`, `workloads/` and the other programs built.
     pub dist: PathBuf,
-    /// More files for the host, such as other schedulers: here, there. The libraries they need go
-    /// with them.
+    /// More files for the host, such as other schedulers: path here, path there. The libraries they
+    /// need are added.
     pub extra: Vec<(PathBuf, String)>,
     /// Whether guests have the program `holdfast`, for `holdfast spins`.
     pub holdfast_in_guests: bool,
@@ -116,9 +115,9 @@ pub struct MachineSpec {
 }
 
 impl MachineSpec {
-    /// The lab's usual host: 2 CPUs, 6 GiB, guests with the newest kernel. It goes by the machine's
-    /// clock, which is fastest; experiments say what they go by, and are [`Clock::Auto`] if they do
-    /// not.
+    /// The lab's usual host: 2 CPUs, 6 GiB, guests with the newest kernel. Its time is the
+    /// machine's clock, which is fastest. Experiments say which clock they need, and default to
+    /// [`Clock::Auto`].
     pub fn new(dist: impl Into<PathBuf>) -> Self {
         MachineSpec {
             accel: Accel::Auto,
@@ -151,7 +150,7 @@ pub const PV_FEATURES: [&str; 5] = [
 /// A guest to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestSpec {
-    /// Name; also that of the child that is its QEMU: `guest-NAME`.
+    /// Name. Its QEMU is the child `guest-NAME` of the host's agent.
     pub name: String,
     /// Kernel; one of [`MachineSpec::guest_kernels`].
     pub kernel: Kernel,
@@ -159,16 +158,17 @@ pub struct GuestSpec {
     pub vcpus: u32,
     /// vCPUs there may be after hot-plugging; 0 for as many as at boot.
     pub max_vcpus: u32,
-    /// How its vCPUs lie together; each is a socket if absent. Where cores are no power of two,
-    /// APIC ids have gaps.
+    /// Topology of its vCPUs; each is a socket if absent. Where cores are no power of two, APIC ids
+    /// have gaps.
     pub topology: Option<Topology>,
     /// Memory, in MiB.
     pub memory_mib: u32,
-    /// Memory modules beside that, of 2 MiB each: KVM has a slot for each.
+    /// Memory modules of 2 MiB each, beside that: KVM has a slot for each.
     pub dimms: u32,
     /// CPU features with their sign, e.g. of [`PV_FEATURES`].
     pub features: Vec<String>,
-    /// Whether spinning vCPUs leave the guest (pause-loop exits); all guests of a host agree on it.
+    /// Whether spinning vCPUs leave the guest (pause-loop exits); the same for all guests of a
+    /// host.
     pub pause_exits: bool,
     /// Added to the guest kernel's command line.
     pub cmdline: String,

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::progress::{Progress, megabytes};
 use crate::run;
 
-/// Which of a release's lists.
+/// A kind of list of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     /// `Packages`.
@@ -24,7 +24,7 @@ pub(super) enum Kind {
 const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 /// Longest a refresh may take.
 const REFRESH_LIMIT: Duration = Duration::from_secs(600);
-/// Says which mirror to use where the machine's apt does not.
+/// Names the mirror if the machine's apt has none.
 const MIRROR_VARIABLE: &str = "HOLDFAST_DEBIAN_MIRROR";
 
 pub(super) struct Root {
@@ -40,7 +40,8 @@ impl Root {
         Ok(Root { dir: dir.to_owned() })
     }
 
-    /// Makes sure that lists younger than [`MAX_AGE`] are there, older ones if the mirror is away.
+    /// Makes sure that lists younger than [`MAX_AGE`] are there, or older ones if the mirror is
+    /// down.
     pub(super) fn refresh(&self, wanted: &[(Suite, Kind)], progress: &Progress) -> Result<()> {
         let stale: Vec<_> = wanted.iter().filter(|&&key| !self.is_fresh(key)).collect();
         if stale.is_empty() {
@@ -73,7 +74,7 @@ impl Root {
         let mut command = self.command("apt-get");
         command.args(["-qq", "--error-on=any", "update"]);
         run::with_limit(&mut command, REFRESH_LIMIT, || {
-            // apt moves a list out of `partial` when it is checked.
+            // apt moves a list out of `partial` once it is checked.
             let now = bytes_below(&partial);
             step.at(&format!("{} and counting", megabytes(now)));
         })?;
@@ -92,7 +93,7 @@ impl Root {
         age.is_some_and(|age| age < MAX_AGE) && self.list_file(key).is_ok()
     }
 
-    /// Has [`Root::refresh`] take every list that is older than this for stale.
+    /// Has [`Root::refresh`] treat every list older than this as stale.
     pub(super) fn expire(&self, older_than: Duration) -> Result<bool> {
         let mut any = false;
         for entry in fs::read_dir(&self.dir).map_err(Error::io("listing", &self.dir))?.flatten() {
@@ -129,7 +130,7 @@ impl Root {
         found.ok_or_else(|| Error::Packages(format!("{} has no *{ending}", lists.display())))
     }
 
-    /// Sources and settings; lists already there and not among `stale` stay as they are.
+    /// Sources and settings; existing lists that are not `stale` stay as they are.
     fn write_configuration(&self, stale: &[&(Suite, Kind)]) -> Result<()> {
         let mirror = find_mirror()?;
         let mut sources = String::new();
@@ -140,7 +141,8 @@ impl Root {
             };
             let signed = keyring().map(|k| format!(" signed-by={k}")).unwrap_or_default();
             sources.push_str(&format!(
-                "{word} [arch=amd64 target={target} pdiffs=no lang=none{signed}] {mirror} {suite} main\n"
+                "{word} [arch=amd64 target={target} pdiffs=no lang=none{signed}] {mirror} {suite} \
+                 main\n"
             ));
         }
         self.write("sources.list", &sources)?;
@@ -178,7 +180,7 @@ impl Root {
         fs::write(&path, text).map_err(Error::io("writing", &path))
     }
 
-    /// The mirror the lists came from, so that packages come from there, too.
+    /// The mirror of the lists, so that packages come from there, too.
     pub(super) fn mirror(&self) -> Result<String> {
         let path = self.dir.join("mirror");
         fs::read_to_string(&path).map_err(Error::io("reading", &path))

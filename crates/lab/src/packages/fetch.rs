@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Downloading and unpacking. Whatever is under its final name in the cache is whole.
+//! Downloading and unpacking. A file under its final name in the cache is whole.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -15,13 +15,13 @@ use crate::error::{Error, Result};
 use crate::progress::{Progress, megabytes};
 use crate::run;
 
-/// Longest all downloads together may take: a slow line is no error, a dead one is apt's to notice.
+/// Longest all downloads together may take: a slow line is no error, and apt notices a dead one.
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(3600);
 /// Longest one archive may take to unpack.
 const UNPACK_LIMIT: Duration = Duration::from_secs(300);
 const HELPER: &str = "/usr/lib/apt/apt-helper";
 
-/// Something to download: path in the archive, what it must be, where it goes.
+/// A download: path in the archive, expected size and sum, destination.
 struct Item<'a> {
     label: &'a str,
     filename: &'a str,
@@ -81,7 +81,7 @@ pub(super) fn source(
     Ok(unpacked)
 }
 
-/// One process at a time works on the cache; the others find what it has left.
+/// One process at a time works on the cache; the others find its files.
 pub(super) fn lock(cache: &Path, progress: &Progress) -> Result<File> {
     for sub in ["archives", "unpacked"] {
         let path = cache.join(sub);
@@ -142,8 +142,8 @@ fn is_whole(item: &Item<'_>) -> bool {
     item.file.metadata().is_ok_and(|m| m.len() == item.bytes)
 }
 
-/// apt's own downloader: its mirrors, proxies and credentials; it checks the sums, and continues
-/// a file that an earlier run left half done.
+/// apt's own downloader, with its mirrors, proxies and credentials. It checks the sums, and
+/// continues a file that an earlier run left half done.
 fn download(apt: &Root, items: &[&Item<'_>], progress: &Progress) -> Result<()> {
     let total: u64 = items.iter().map(|i| i.bytes).sum();
     let name = match items {
@@ -182,7 +182,7 @@ fn place(item: &Item<'_>, unpack: impl Fn(&Path, &Path) -> Command) -> Result<()
     fs::create_dir_all(&partial).map_err(Error::io("creating", &partial))?;
     let mut command = unpack(&item.file, &partial);
     run::with_limit(&mut command, UNPACK_LIMIT, || {}).inspect_err(|_| {
-        // Whatever it was, it is not what it should be: the next run fetches it again.
+        // It is not the expected file: the next run fetches it again.
         let _ = fs::remove_file(&item.file);
     })?;
     fs::rename(&partial, &item.unpacked).map_err(Error::io("renaming", &partial))?;

@@ -43,7 +43,7 @@ pub struct Source {
     pub filename: String,
 }
 
-/// One list, and where in it each package is.
+/// One list, and the place of each package in it.
 pub(super) struct Index {
     text: String,
     paragraphs: HashMap<String, Range<usize>>,
@@ -67,8 +67,8 @@ impl Index {
                     name.clone_into(entry);
                 }
             }
-            // A list may have several versions of a package; the last is the newest in practice,
-            // and Debian's have one.
+            // A list may have several versions of a package. The last is the newest in practice,
+            // and Debian's lists have one.
             paragraphs.insert(name.to_owned(), range);
         }
         Index { text, paragraphs, provides }

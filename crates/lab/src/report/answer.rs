@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The answer that a result gives, in sentences: what every report begins with.
+//! The answer that a result gives, in sentences: the beginning of every report.
 
 use super::format::{direction, percent, two_digits};
 use crate::experiment::{Case, Experiment};
@@ -9,7 +9,7 @@ use crate::sources;
 use crate::sources::verdict::{self, Compared, HOLDFAST};
 use crate::stats::{Estimate, LIKELY, MIN_ROUNDS};
 
-/// What came of an experiment.
+/// The outcome of an experiment.
 pub fn of_experiment(result: &RunResult, experiment: &Experiment) -> String {
     let mut sentences: Vec<String> = Vec::new();
     if result.partial {
@@ -28,7 +28,7 @@ pub fn of_experiment(result: &RunResult, experiment: &Experiment) -> String {
     sentences.join(" ")
 }
 
-/// What came of a case; none if nothing was compared in it.
+/// The outcome of a case; none if nothing was compared in it.
 pub fn of_case(result: &RunResult, experiment: &Experiment, case: &Case) -> Option<String> {
     let sides = Sides::of(experiment)?;
     let (goal, e) = GOALS.iter().find_map(|g| Some((g, sides.compare(result, case, g.metric)?)))?;
@@ -83,7 +83,7 @@ impl<'a> Sides<'a> {
         Some(c.estimate(&result.provenance.statistics))
     }
 
-    /// Whether it is schedulers that are compared.
+    /// The preposition: schedulers are compared, or programs.
     fn preposition(&self) -> &'static str {
         let all = self.experiment.contenders.iter();
         let schedules = all.filter(|c| c.name == self.contender).any(|c| c.schedules());
@@ -99,13 +99,13 @@ impl<'a> Sides<'a> {
     }
 }
 
-/// What work is measured against.
+/// The resource that work is measured against.
 struct Goal {
     metric: Metric,
     than: &'static str,
 }
 
-/// The first that was measured is what is told.
+/// The first one that was measured is reported.
 const GOALS: [Goal; 2] = [
     Goal { metric: Metric::WorkPerVmCpuSecond, than: "for the same CPU time" },
     Goal { metric: Metric::Throughput, than: "in the same time" },
@@ -180,7 +180,7 @@ impl Kind {
     }
 }
 
-/// `1.14 to 41.2 times`, and of few rounds how sure the least sure one is.
+/// `1.14 to 41.2 times`, and with few rounds how sure the least sure one is.
 fn range(all: &[&Estimate]) -> String {
     let ratios = || all.iter().map(|e| e.ratio);
     let low = two_digits(ratios().fold(f64::INFINITY, f64::min));
@@ -223,7 +223,7 @@ mod tests {
     use super::*;
     use crate::{analysis, testdata};
 
-    /// What is told of the first case if Holdfast's windows have `factor` times the operations.
+    /// The answer about the first case if Holdfast's windows have `factor` times the operations.
     fn answer(factor: f64, nr_rounds: u32) -> String {
         let mut result = testdata::result();
         result.samples.retain(|sample| sample.round < nr_rounds);
@@ -274,8 +274,8 @@ mod tests {
         }
         let experiment = &result.experiments[0];
         let told = of_experiment(&result, experiment);
-        let start = "For the same CPU time, guests under holdfast did more work than under stock in \
-                     1 of 2 cases (1.4";
+        let start = "For the same CPU time, guests under holdfast did more work than under stock \
+             in 1 of 2 cases (1.4";
         assert!(told.starts_with(start), "{told}");
         assert!(told.contains(" times), less in 1 (0.70 times)."), "{told}");
     }

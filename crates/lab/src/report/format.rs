@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! How figures are written for people.
+//! Figures for people.
 
 use crate::stats::{Estimate, MIN_ROUNDS};
 
@@ -32,7 +32,7 @@ pub fn optional(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), figure)
 }
 
-/// `1.41 [1.32, 1.50]*`; the star marks a significant difference. Of rounds too few for one:
+/// `1.41 [1.32, 1.50]*`; the star marks a significant difference. With too few rounds for one:
 /// `1.41 > 1, 98 % sure`.
 pub fn ratio(e: &Estimate) -> String {
     let ratio = two_digits(e.ratio);
@@ -52,7 +52,7 @@ pub fn direction(e: &Estimate) -> Option<(char, String)> {
     Some(if e.ratio > 1.0 { ('>', percent(above)) } else { ('<', percent(1.0 - above)) })
 }
 
-/// `98 %`; nothing that was measured is certain.
+/// `98 %`; no measurement is certain.
 pub fn percent(part: f64) -> String {
     if part > 0.995 { ">99 %".into() } else { format!("{:.0} %", 100.0 * part) }
 }

@@ -15,7 +15,7 @@ use crate::scheduler::SHOWN;
 
 const STYLE: &str = include_str!("report.css");
 
-/// The page; `verbose` with what schedulers counted of their decisions.
+/// The page; `verbose` adds the schedulers' own counters.
 pub fn render(result: &RunResult, verbose: bool) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
@@ -23,7 +23,7 @@ pub fn render(result: &RunResult, verbose: bool) -> String {
     out
 }
 
-/// Writes the page to `path`; a file that is there stays until the page is whole.
+/// Writes the page to `path`; an older file stays until the page is whole.
 pub fn write(result: &RunResult, path: &Path, verbose: bool) -> Result<(), ResultError> {
     report::write_page(&render(result, verbose), path)
 }
@@ -44,12 +44,12 @@ pub(super) fn escape(text: &str) -> String {
     out
 }
 
-/// Escaped text in which what stands between backticks is code.
+/// Escaped text with code between backticks.
 pub(super) fn prose(text: &str) -> String {
     let mut out = String::new();
     let parts: Vec<&str> = text.split('`').collect();
     for (i, part) in parts.iter().enumerate() {
-        // An odd one out is a backtick.
+        // A backtick without a partner stays one.
         let (open, close) = match i % 2 {
             0 => ("", ""),
             _ if i + 1 < parts.len() => ("<code>", "</code>"),
@@ -85,7 +85,7 @@ fn write_page(out: &mut String, result: &RunResult, verbose: bool) -> fmt::Resul
     writeln!(out, "</body>\n</html>")
 }
 
-/// What a reader must know before carrying the figures anywhere, and where they come from.
+/// Caveats that a reader must know, and the provenance of the figures.
 fn write_caveats(out: &mut String, result: &RunResult) -> fmt::Result {
     writeln!(out, "<h2>Caveats</h2>")?;
     for line in view::warnings(result) {
@@ -108,14 +108,17 @@ fn write_caveats(out: &mut String, result: &RunResult) -> fmt::Result {
 
 const NOTES: &str = "<h2>How to read this</h2>
 <ul>
-<li>Contenders alternate in short windows; only windows of one round are compared. A ratio is the mean
-of the contender over the mean of the baseline, with its 95 % bootstrap interval; <b>*</b> and a filled dot
+<li>Contenders alternate in short windows; only windows of one round are compared. A ratio is the \
+mean
+of the contender over the mean of the baseline, with its 95 % bootstrap interval; <b>*</b> and a \
+filled dot
 mark a difference (the interval excludes 1, and p &lt; 0.05 in a permutation test).</li>
 <li>Fewer than six rounds show a direction, &gt; 1 or &lt; 1, and how sure it is, by Student's
 distribution of the logarithms of the ratios.</li>
 <li>Operations per CPU-second are operations of the workload for each second of CPU time that its
 guest used: more of them cost nobody else anything.</li>
-<li>Fair is max-min fair: CPU time is poured into all threads at the same rate until one has all it wants.</li>
+<li>Fair is max-min fair: CPU time is poured into all threads at the same rate until one has all \
+it wants.</li>
 <li>A lock holder is preempted where a vCPU that holds a spinlock loses its CPU against its will;
 the class is that of the vCPU when it lost its CPU.</li>
 <li>An expectation of a ratio or a mean is missed where its 95 % interval is outside of what is
@@ -130,7 +133,8 @@ fn write_verdicts(out: &mut String, verdicts: &[Verdict]) -> fmt::Result {
     writeln!(out, "<h2>What it had to show</h2>\n<div class=\"wide\"><table>")?;
     writeln!(
         out,
-        "<tr><th></th><th class=\"text\">case</th><th class=\"text\">contender</th><th class=\"text\">what</th><th>expected</th><th>measured</th></tr>"
+        "<tr><th></th><th class=\"text\">case</th><th class=\"text\">contender</th><th \
+         class=\"text\">what</th><th>expected</th><th>measured</th></tr>"
     )?;
     for v in verdicts {
         let text = v.outcome();
@@ -174,7 +178,8 @@ fn write_experiment(
     write_figure(
         out,
         &plots::shares(result, experiment),
-        "Share of CPU against fair share, a dot for each window; the band is 5 points wide either way",
+        "Share of CPU against fair share, a dot for each window; the band is 5 points wide either \
+         way",
     )?;
     if verbose {
         write_graces(out, &view::graces(result, experiment))?;
@@ -260,7 +265,8 @@ fn write_table(
     for row in view::rows(result, experiment, case) {
         writeln!(
             out,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
+             <td>{}</td><td>{}</td><td>{}</td></tr>",
             escape(row.contender),
             row.windows,
             optional(row.work),
@@ -277,7 +283,7 @@ fn write_table(
     writeln!(out, "<p class=\"hint\">[low, high]: 95 % interval; <b>*</b> differs from {base}</p>")
 }
 
-/// What schedulers say they did: a row for each counter, a column for each scheduler.
+/// The schedulers' own counters: a row for each counter, a column for each scheduler.
 fn write_deeds(out: &mut String, all: &[Deeds]) -> fmt::Result {
     if all.is_empty() {
         return Ok(());
@@ -293,7 +299,7 @@ fn write_deeds(out: &mut String, all: &[Deeds]) -> fmt::Result {
     writeln!(out, "</tr>")?;
     for (title, counters) in SHOWN {
         for (name, _) in counters {
-            // One that reads no guests counts nothing of them.
+            // A scheduler that reads no guests has no counters of them.
             let values: Vec<_> = all.iter().map(|deeds| deeds.value(title, name)).collect();
             if values.iter().all(Option::is_none) {
                 continue;
@@ -308,7 +314,7 @@ fn write_deeds(out: &mut String, all: &[Deeds]) -> fmt::Result {
     writeln!(out, "</table></div></details>")
 }
 
-/// How much grace was needed: a row for each scheduler that gave some.
+/// Lengths of graces: a row for each scheduler that gave some.
 fn write_graces(out: &mut String, all: &[Graces]) -> fmt::Result {
     if all.is_empty() {
         return Ok(());

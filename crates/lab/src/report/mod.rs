@@ -21,9 +21,9 @@ mod svg;
 pub mod terminal;
 pub mod view;
 
-/// Writes `page` to `path`; a file that is there stays until the page is whole.
+/// Writes `page` to `path`; an older file stays until the page is whole.
 fn write_page(page: &str, path: &Path) -> Result<(), ResultError> {
-    // A device, or a link to wherever standard output goes, is not for replacing.
+    // A device, or a link such as /dev/stdout, must not be replaced.
     let is_file = path.symlink_metadata().map_or(true, |found| found.is_file());
     let written =
         if is_file { write_whole(path, page.as_bytes()) } else { std::fs::write(path, page) };

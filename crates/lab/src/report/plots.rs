@@ -89,12 +89,12 @@ fn from_zero(values: impl Iterator<Item = f64>) -> Range<f64> {
     0.0..if top > 0.0 { top * 1.08 } else { 1.0 }
 }
 
-/// The largest ratio that is drawn to scale. One that is a hundred would leave no room for what
-/// makes the difference between all others.
+/// The largest ratio that is drawn to scale. A ratio of a hundred would hide the differences
+/// between all others.
 const TO_SCALE: f64 = 4.0;
 
-/// Ratio and interval of every contender in every case: a row each, a line at 1. Ratios that the
-/// axis has no room for are told at its end.
+/// Ratio and interval of every contender in every case: a row each, a line at 1. Ratios beyond the
+/// axis are written at its end.
 pub(super) fn intervals(result: &RunResult, experiment: &Experiment, metric: Metric) -> String {
     let mut rows = Vec::new();
     for case in &experiment.cases {
@@ -163,14 +163,13 @@ fn of<'a>(result: &'a RunResult, e: &'a Experiment, case: &'a Case) -> Vec<(usiz
         .collect()
 }
 
-/// Every window of a case in the order of time, to see drift, outliers and what alternated with
-/// what.
+/// Every window of a case in the order of time, to see drift, outliers and alternation.
 pub(super) fn windows(result: &RunResult, e: &Experiment, case: &Case, metric: Metric) -> String {
     let mut points: Vec<(usize, f64, f64)> = of(result, e, case)
         .into_iter()
         .filter_map(|(i, s)| Some((i, s.start_s, s.value(metric)?)))
         .collect();
-    // They are kept in the order in which they ended, on whichever host.
+    // They are kept in the order in which they ended, on any of the hosts.
     points.sort_by(|a, b| a.1.total_cmp(&b.1));
     if points.is_empty() {
         return "<p>no window was measured</p>".into();
@@ -233,7 +232,7 @@ pub(super) fn shares(result: &RunResult, experiment: &Experiment) -> String {
                 rows: false,
             },
         )?;
-        // Within the axes all the way: what lies outside would be drawn at their ends.
+        // Within the axes all the way: points outside would be drawn at their ends.
         let (first, last) = ((low + 5.0).min(high), (high - 5.0).max(low));
         let band =
             [(low, low), (low, first), (last, high), (high, high), (high, last), (first, low)];

@@ -12,7 +12,7 @@ use crate::result::RunResult;
 use crate::sources::verdict::{Compared, HOLDFAST, STOCK};
 use crate::stats::{self, Estimate};
 
-/// After over before, as printed and as measured, and what holdfast makes of the same cases.
+/// After over before, as printed and as measured, and the same cases under holdfast.
 pub(super) fn changes(e: &Experiment, title: &str, rows: &[Compared]) -> Option<String> {
     let color = |name: &str| series(e.contenders.iter().position(|c| c.name == name).unwrap_or(0));
     let rows: Vec<&Compared> = rows.iter().filter(|r| r.ours.is_some()).collect();
@@ -65,7 +65,7 @@ pub(super) fn changes(e: &Experiment, title: &str, rows: &[Compared]) -> Option<
             let mut interval = |e: &Estimate, y: f64, color: RGBColor| {
                 let x = scale.at(e.ratio);
                 let from = scale.at(e.low).min(x);
-                // An interval without an end goes on to that of the axis.
+                // An interval without an end goes on to the end of the axis.
                 let to = e.high.map_or(last, |high| scale.at(high)).max(x);
                 let line = PathElement::new([(from, y), (to, y)], color.stroke_width(3));
                 chart.draw_series(std::iter::once(line))?;
@@ -98,7 +98,7 @@ pub(super) fn changes(e: &Experiment, title: &str, rows: &[Compared]) -> Option<
 /// Pixels a figure beside a dot takes.
 const LABEL_WIDTH: i32 = 56;
 
-/// Where ratios are on the axis: one of a hundred must not hide all others, and must not be hidden.
+/// Position of ratios on the axis: one of a hundred must neither hide all others nor be hidden.
 struct Scale {
     low: f64,
     high: f64,
@@ -109,7 +109,7 @@ struct Scale {
 impl Scale {
     /// Ratios up to this, and down to its inverse, are drawn to scale.
     const LINEAR: f64 = 4.0;
-    /// Of an axis of powers no end is farther away, whatever an interval's is.
+    /// The farthest end of an axis of powers, also for wider intervals.
     const FARTHEST: f64 = 1e5;
 
     fn of(ends: impl Iterator<Item = f64>) -> Scale {
@@ -122,7 +122,7 @@ impl Scale {
         Scale { low, high, is_log }
     }
 
-    /// Where on the axis `ratio` is; at its end if it is farther away.
+    /// Position of `ratio` on the axis; at its end if it is farther away.
     fn at(&self, ratio: f64) -> f64 {
         let ratio = ratio.clamp(self.low, self.high);
         if self.is_log { ratio.log2() } else { ratio }
@@ -162,7 +162,7 @@ pub(super) fn spin_waits(result: &RunResult, e: &Experiment, case: &Case) -> Opt
     let used = |slot: &usize| sums.iter().any(|(_, hist)| hist[*slot] > 0);
     let first = (0..64).find(used)?;
     let last = (0..64).rev().find(used)?;
-    // A mode that is not there is not named.
+    // The second mode is named only if it is there.
     let has_second_mode = last >= SECOND_MODE as usize;
     let slots = || first..=last;
     let top = slots().flat_map(|slot| sums.iter().map(move |s| rate(s, slot))).fold(0.0, f64::max);
@@ -186,9 +186,9 @@ pub(super) fn spin_waits(result: &RunResult, e: &Experiment, case: &Case) -> Opt
             let is_left = SECOND_MODE - first as f64 > last as f64 + 1.0 - SECOND_MODE;
             let (x, side) = if is_left { (x - 6, HPos::Right) } else { (x + 6, HPos::Left) };
             let told = if is_left {
-                "second mode, somebody did not run: \u{2192}"
+                "second mode, a holder did not run: \u{2192}"
             } else {
-                "second mode: somebody did not run"
+                "second mode: a holder did not run"
             };
             let style = text(14).pos(Pos::new(side, VPos::Top));
             area.draw(&Text::new(told, (x, y + 4), style))?;
@@ -225,7 +225,7 @@ mod tests {
     fn a_ratio_of_eighty_is_drawn_to_scale_and_told() {
         let page = drawn(80.2, 18.0);
         assert!(page.contains("logarithmic") && page.contains("80.2"), "{page}");
-        // What was printed is told, too.
+        // The printed figure is there, too.
         assert!(page.contains("0.750"), "{page}");
         let page = drawn(1.1, 0.9);
         assert!(!page.contains("logarithmic"), "{page}");

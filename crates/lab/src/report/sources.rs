@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The section of a source: what was printed, ours beside it, and what became of it.
+//! The section of a source: printed figures, ours beside them, and the verdict.
 
 use std::fmt::{self, Write};
 
@@ -13,7 +13,7 @@ use crate::sources::verdict::{self, Compared, Values};
 use crate::sources::{self, Effect, Published};
 use crate::stats::Estimate;
 
-/// Writes what belongs to `experiment`, if it measures a source again.
+/// Writes the section of `experiment`, if it repeats a source.
 pub(super) fn write(out: &mut String, result: &RunResult, experiment: &Experiment) -> fmt::Result {
     let Some(published) = sources::of(&experiment.name) else { return Ok(()) };
     write_head(out, &published)?;
@@ -63,10 +63,11 @@ fn write_effect(
         writeln!(out, "<p><b>Why {}.</b> {}</p>", escape(&reason.of()), prose(reason.text))?;
     }
     if let Some(drawn) = source_plots::changes(experiment, &effect.name, rows) {
-        let caption = "Cross: after over before as printed. Below it ours, under the kernel's scheduler \
-                       unless said; and below that, in its colour, holdfast over the kernel's scheduler, \
-                       in the case of before and in that of after. Lines are 95 % intervals, filled \
-                       dots differ from 1.";
+        let caption = "Cross: after over before as printed. Below it ours, under the kernel's \
+             scheduler unless said; and below that, in its colour, holdfast over the kernel's \
+                       scheduler, in the case of before and in that of after. Lines are 95 % \
+                       intervals, \
+                       filled dots differ from 1.";
         write_figure(out, &drawn, caption)?;
     }
     Ok(())
@@ -86,7 +87,8 @@ fn write_table(out: &mut String, effect: &Effect, rows: &[Compared]) -> fmt::Res
         let ours = r.ours.as_ref().map_or_else(dash, interval);
         writeln!(
             out,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{ours}</td><td class=\"text\">{}</td><td>{}</td><td>{}</td></tr>",
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{ours}</td><td \
+             class=\"text\">{}</td><td>{}</td><td>{}</td></tr>",
             escape(&r.row.name),
             two_lines([printed(&r.row.before), printed(&r.row.after)]),
             change.unwrap_or_else(dash),
@@ -99,12 +101,14 @@ fn write_table(out: &mut String, effect: &Effect, rows: &[Compared]) -> fmt::Res
     writeln!(out, "</table></div>")?;
     writeln!(
         out,
-        "<p class=\"hint\">Upper line: before, or in its case; lower line: after; mean (standard deviation of windows). Ours and holdfast: {}. [low, high]: 95 % interval; <b>*</b> differs from 1.</p>",
+        "<p class=\"hint\">Upper line: before, or in its case; lower line: after; mean (standard \
+         deviation of windows). Ours and holdfast: {}. [low, high]: 95 % interval; <b>*</b> \
+         differs from 1.</p>",
         escape(&effect.metric.title())
     )
 }
 
-/// Holdfast's gain in each case of a row; one that is a loss stands out.
+/// Holdfast's gain in each case of a row; a loss stands out.
 fn gains(effect: &Effect, row: &Compared) -> String {
     let all: Vec<String> = row.gains().into_iter().map(|(_, e)| gain(effect, e)).collect();
     if all.is_empty() { dash() } else { all.join("<br>") }
@@ -128,7 +132,7 @@ fn two_lines([before, after]: [String; 2]) -> String {
     if before == after { before } else { format!("{before}<br>{after}") }
 }
 
-/// As it was printed: every digit.
+/// As printed: every digit.
 pub(super) fn printed(values: &[f64]) -> String {
     match values {
         [] => dash(),
@@ -157,7 +161,7 @@ mod tests {
     #[test]
     fn every_printed_figure_is_on_the_page_whether_measured_or_not() {
         let mut result = testdata::result();
-        // Nothing of it was measured: the page has what was printed, and dashes beside it.
+        // Nothing was measured: the page has printed figures, and dashes beside them.
         result.experiments[0].name = "s1".into();
         let mut page = String::new();
         write(&mut page, &result, &result.experiments[0]).unwrap();

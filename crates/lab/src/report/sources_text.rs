@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The section of a source in a terminal: what was printed, ours beside it, and what became of it.
+//! The section of a source in a terminal: printed figures, ours beside them, and the verdict.
 
 use std::fmt::{self, Write};
 
@@ -11,7 +11,7 @@ use crate::result::RunResult;
 use crate::sources::verdict::{self, Compared};
 use crate::sources::{self, Effect};
 
-/// Writes what belongs to `experiment`, if it measures a source again.
+/// Writes the section of `experiment`, if it repeats a source.
 pub(super) fn write(out: &mut String, result: &RunResult, experiment: &Experiment) -> fmt::Result {
     let Some(published) = sources::of(&experiment.name) else { return Ok(()) };
     writeln!(out, "\n  {}: {}, {}", published.id, published.author, published.title)?;
@@ -26,7 +26,7 @@ pub(super) fn write(out: &mut String, result: &RunResult, experiment: &Experimen
         }
         write_values(out, effect, &rows)?;
         for reason in verdict::reasons(effect, &rows) {
-            // What is quoted stands out on a page; here it is words as others are.
+            // Code stands out on a page; here it is words like others.
             let text = format!("why {}: {}", reason.of(), reason.text.replace('`', ""));
             write_wrapped(out, "  ", &text)?;
         }
@@ -34,7 +34,7 @@ pub(super) fn write(out: &mut String, result: &RunResult, experiment: &Experimen
     Ok(())
 }
 
-/// Means, and how far windows lie apart: ratios do not tell.
+/// Means, and the spread of windows, which ratios do not show.
 fn write_values(out: &mut String, effect: &Effect, rows: &[Compared]) -> fmt::Result {
     let series = |r: &Compared| [r.before, r.after, r.holdfast_values[0], r.holdfast_values[1]];
     if rows.iter().all(|r| series(r).iter().all(Option::is_none)) {
@@ -45,7 +45,7 @@ fn write_values(out: &mut String, effect: &Effect, rows: &[Compared]) -> fmt::Re
     for row in rows {
         let [before, after, first, second] =
             series(row).map(|v| v.map_or_else(|| "-".to_owned(), values));
-        // Of one case there is one figure.
+        // One case has one figure.
         let second = if row.is_one_case() { String::new() } else { second };
         four(out, [row.row.name.clone(), before, after, first, second])?;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Colours of plots, and what makes plotters' SVG fit a page that may be light or dark.
+//! Colours of plots; fits plotters' SVG to a page that may be light or dark.
 //!
 //! Plots are drawn with placeholder colours; [`themed`] puts the page's CSS variables in their
 //! place.
@@ -10,7 +10,7 @@ use plotters::style::RGBColor;
 pub(super) const INK: RGBColor = RGBColor(1, 1, 1);
 /// Grid lines and bands.
 pub(super) const GRID: RGBColor = RGBColor(2, 2, 2);
-/// Distinct colours for series there are.
+/// Number of distinct colours for series.
 pub(super) const NR_SERIES: usize = 6;
 
 /// Colour of the `i`th contender or class.
@@ -19,7 +19,7 @@ pub(super) fn series(i: usize) -> RGBColor {
 }
 
 /// Turns plotters' output into an element of the page: colours from its style sheet, its font, and
-/// as wide as there is room.
+/// the full width.
 pub(super) fn themed(svg: &str, label: &str) -> String {
     let mut out = svg.replace("#010101", "currentColor").replace("#020202", "var(--grid)");
     for i in 0..NR_SERIES {

@@ -12,7 +12,7 @@ use crate::result::{Comparison, RunResult, Verdict};
 /// Widest line.
 const COLUMNS: usize = 99;
 
-/// The whole report; `verbose` with what schedulers counted of their decisions.
+/// The whole report; `verbose` adds the schedulers' own counters.
 pub fn render(result: &RunResult, verbose: bool) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
@@ -180,7 +180,7 @@ fn write_verdict(out: &mut String, v: &Verdict) -> fmt::Result {
 /// Writes `text` after `head`, broken between words; further lines are indented as far as `head`.
 pub(super) fn write_wrapped(out: &mut String, head: &str, text: &str) -> fmt::Result {
     let indent = " ".repeat(head.chars().count());
-    // What ended and what was said last comes from consoles: nothing of it may change the terminal.
+    // Reasons and last words come from consoles: none of it may change the terminal.
     let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let options = textwrap::Options::new(COLUMNS)

@@ -11,7 +11,7 @@ use crate::sources::{self, Effect, verdict};
 use crate::spins::SpinWaits;
 use crate::{analysis, builtin, testdata};
 
-/// Something a source might have printed, of which [`testdata::result`] has the windows.
+/// An effect of an imaginary source, with the windows of [`testdata::result`].
 pub(super) fn effect() -> Effect {
     let text = r#"
 name = "Pauses that exit"
@@ -90,7 +90,8 @@ fn the_page_needs_nothing_from_elsewhere() {
 #[test]
 fn the_page_has_every_plot_in_the_colours_of_its_style_sheet() {
     let page = html::render(&testdata::result(), false);
-    // Two of intervals, one of shares; windows, latencies and preemptions of each of two cases.
+    // Two plots of intervals, one of shares; windows, latencies and preemptions of each of two
+    // cases.
     assert_eq!(page.matches("<svg ").count(), 9);
     assert_eq!(page.matches("<svg ").count(), page.matches("</svg>").count());
     for left_over in ["#0101", "#0202", "#0300", "cannot be drawn"] {
@@ -133,7 +134,7 @@ fn what_does_not_transfer_in_general_is_among_the_caveats_of_a_page() {
     assert!(page.contains("The host is emulated") && !page.contains("Time is counted"));
     assert!(!page.contains("The sources had"), "it is none of them");
     result.experiments[0].name = "s5".into();
-    result.provenance.qemu = Some("10.0.2 (mended), instructions counted".into());
+    result.provenance.qemu = Some("10.0.2 (patched), instructions counted".into());
     let page = html::render(&result, false);
     let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text}"));
     assert!(at("The host is emulated") < at("Time is counted"));
@@ -248,7 +249,7 @@ fn an_older_page_stays_where_the_new_one_cannot_be_written() {
     let writes: [Write; 2] =
         [|r, path| html::write(r, path, false), |r, path| markdown::write(r, path, "")];
     for write in writes {
-        // A full disk, as far as what is beside it goes.
+        // A full disk for the file beside it.
         std::os::unix::fs::symlink("/dev/full", dir.path().join("report.html.new")).unwrap();
         write(&result, &path).unwrap_err();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "an older page");
@@ -256,7 +257,7 @@ fn an_older_page_stays_where_the_new_one_cannot_be_written() {
     }
 }
 
-/// A result of all five sources, whose windows have whatever figures.
+/// A result of all five sources, with arbitrary figures.
 fn result_of_sources() -> RunResult {
     let mut result = testdata::result();
     let window = result.samples[0].clone();
@@ -316,11 +317,12 @@ fn how_long_graces_had_to_be_is_told_of_who_gave_any() {
     let need: Vec<_> = result.grace_needs.iter().map(|n| (&*n.case, n.windows)).collect();
     assert_eq!(need, [("lock", 8), ("lock <pause>", 8)]);
     assert_eq!(result.grace_needs[0].us_log2[4..11], [720, 0, 0, 0, 0, 192, 48]);
-    // Of 1920 in both cases three quarters were the shortest.
+    // Three quarters of the 1920 graces in both cases were the shortest.
     let page = markdown::render(&result, "make");
     assert!(page.contains("| holdfast | 1920 | 75.0 | 75.0 | 75.0 | 95.0 | 100 |"), "{page}");
     let html = html::render(&result, true);
-    let row = "<tr><td>holdfast</td><td>1920</td><td>75.0</td><td>75.0</td><td>75.0</td><td>95.0</td><td>100</td></tr>";
+    let row = "<tr><td>holdfast</td><td>1920</td><td>75.0</td><td>75.0</td><td>75.0</td>\
+         <td>95.0</td><td>100</td></tr>";
     assert_eq!(html.matches(row).count(), 1, "{html}");
 
     let mut none = result;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What both kinds of report show: one row for each contender of each case.
+//! The common content of all reports: one row for each contender of each case.
 
 use std::collections::BTreeSet;
 
@@ -27,9 +27,9 @@ pub struct Row<'a> {
     pub throughput: Option<f64>,
     /// The same against the baseline.
     pub throughput_ratio: Option<&'a Comparison>,
-    /// CPU the VM had, percent of one.
+    /// CPU time of the VM, percent of one CPU.
     pub share: Option<f64>,
-    /// CPU that would have been fair, percent of one.
+    /// Its fair share, percent of one CPU.
     pub fair: Option<f64>,
     /// Preemptions of lock holders per VM-CPU-second.
     pub holders: Option<f64>,
@@ -60,32 +60,32 @@ pub fn rows<'a>(result: &'a RunResult, experiment: &'a Experiment, case: &Case) 
     experiment.contenders.iter().map(|c| row(&c.name)).collect()
 }
 
-/// What a contender's counters say that it did.
+/// A contender's own counters.
 #[derive(Clone, Debug)]
 pub struct Deeds<'a> {
     /// Its name.
     pub contender: &'a str,
-    /// The VM beside to which it did that; none if it is the host and the VM that is measured.
+    /// The VM beside that they are of; none for those of the host and of the measured VM.
     pub beside: Option<&'a str>,
-    /// Groups, and in each what is counted and how often per second of VM CPU time.
+    /// Groups of counters, each with its rate per second of VM CPU time.
     pub groups: Vec<(&'static str, Vec<(&'static str, f64)>)>,
 }
 
 impl Deeds<'_> {
-    /// Who did it, and to whom if that is not the VM that is measured.
+    /// The contender, and the VM beside if they are of one.
     pub fn title(&self) -> String {
         let to = self.beside.map(|vm| format!(", to {vm} beside"));
         format!("{}{}", self.contender, to.unwrap_or_default())
     }
 
-    /// How often it did one thing of a group, if it says.
+    /// Rate of one counter of a group, if reported.
     pub fn value(&self, group: &str, name: &str) -> Option<f64> {
         let (_, values) = self.groups.iter().find(|(title, _)| *title == group)?;
         values.iter().find(|(n, _)| *n == name).map(|(_, value)| *value)
     }
 }
 
-/// What the contenders of `case` did, as far as they say.
+/// Counters of the contenders of `case`, as far as reported.
 pub fn deeds<'a>(result: &'a RunResult, experiment: &'a Experiment, case: &Case) -> Vec<Deeds<'a>> {
     let counters = result.scheduler_counters.iter();
     let counters = counters.filter(|c| c.experiment == experiment.name && c.case == case.name);
@@ -110,25 +110,26 @@ pub fn deeds<'a>(result: &'a RunResult, experiment: &'a Experiment, case: &Case)
     contenders.flat_map(|c| vms.iter().filter_map(|vm| of(&c.name, *vm))).collect()
 }
 
-/// Within how many us reports tell how many graces were over; between two buckets nobody knows.
+/// Bounds, in us, for which reports give the number of shorter graces.
 pub const GRACE_BOUNDS_US: [u64; 5] = [32, 256, 512, 1024, 2048];
 
-/// What of graces is in these figures, and what is not.
-pub const GRACES: &str = "Of graces that ended because the vCPU was seen to have left its critical section, in the VM that is measured; \
-     those that ended at the cap or for want of budget are not among them.";
+/// The graces that these figures are of.
+pub const GRACES: &str = "\
+     Graces of the measured VM that ended because the vCPU left its critical section; those that \
+     ended at the cap or for want of budget are not among them.";
 
-/// How long the graces of a contender had to be, all cases taken together.
+/// Lengths of the graces of a contender, all cases together.
 #[derive(Clone, Debug)]
 pub struct Graces<'a> {
     /// Its name.
     pub contender: &'a str,
     /// Graces that ended because the vCPU left its critical section.
     pub released: f64,
-    /// Percent of those that were over within each of [`GRACE_BOUNDS_US`].
+    /// Percent of them that were over within each of [`GRACE_BOUNDS_US`].
     pub within: [f64; GRACE_BOUNDS_US.len()],
 }
 
-/// How long the graces had to be, of contenders that gave any and say.
+/// Lengths of the graces of contenders that gave and reported some.
 pub fn graces<'a>(result: &RunResult, experiment: &'a Experiment) -> Vec<Graces<'a>> {
     let of = |contender: &'a str| {
         let needs = result.grace_needs.iter();
@@ -144,7 +145,7 @@ pub fn graces<'a>(result: &RunResult, experiment: &'a Experiment) -> Vec<Graces<
     experiment.contenders.iter().filter_map(|c| of(&c.name)).collect()
 }
 
-/// What a case is, in a line.
+/// A case in a line.
 pub fn describe(experiment: &Experiment, case: &Case) -> String {
     let mut parts = vec![format!("{} x {}", case.workload, experiment.threads_of(case))];
     let pcpus = experiment.host.pcpus;
@@ -184,7 +185,7 @@ pub fn describe(experiment: &Experiment, case: &Case) -> String {
     parts.join(", ")
 }
 
-/// What an expectation is about, with its interval where that is judged: `1.49 [1.40, 1.57]`.
+/// The figure of an expectation, with its interval where that is judged: `1.49 [1.40, 1.57]`.
 pub fn figures(v: &Verdict) -> String {
     let measured = v.measured.map_or_else(|| "not measured".into(), figure);
     let high = v.high.map_or_else(|| "?".into(), figure);
@@ -194,7 +195,7 @@ pub fn figures(v: &Verdict) -> String {
     }
 }
 
-/// What ran the host, in words.
+/// The execution of the host's instructions, in words.
 pub fn accelerator(result: &RunResult) -> &str {
     match result.provenance.accelerator.as_str() {
         EMULATED => "emulated host (TCG): ratios carry over in direction, times are not hardware's",
@@ -204,56 +205,62 @@ pub fn accelerator(result: &RunResult) -> &str {
     }
 }
 
-/// Whether the host's clock went by the instructions it executed.
+/// Whether the host's clock counted its instructions.
 fn counts_instructions(result: &RunResult) -> bool {
     result.provenance.qemu.as_ref().is_some_and(|qemu| qemu.contains("instructions counted"))
 }
 
-/// What the host's clock went by.
+/// The host's clock, in words.
 pub fn clock(result: &RunResult) -> &'static str {
     if counts_instructions(result) { "instructions, counted" } else { "the machine's" }
 }
 
-/// What of all figures cannot be carried over to hardware, or is another matter than in the
-/// sources; in plain words. What is so of one source only is in its section.
+/// Limits of all figures: differences to hardware, and to the sources as a whole. Limits of one
+/// source are in its section.
 pub fn not_transferred(result: &RunResult) -> Vec<&'static str> {
     let mut lines = Vec::new();
     if result.provenance.accelerator == EMULATED {
         lines.push(
-            "The host is emulated, a program that imitates one. Which scheduler is ahead \
-             should carry over; by how much in order of magnitude at best; times do not. What an exit, an interrupt, a page \
-             fault or a missed cache costs, and what each costs relative to the others, is not what it does on hardware, and caches, NUMA \
-             nodes and a changing clock rate are not there at all.",
+            "The host is emulated: a program imitates one. Which scheduler is ahead should carry \
+             over to hardware, by how much in order of magnitude at best, and times do not. An \
+             exit, an interrupt, a page fault or a missed cache costs something else on hardware, \
+             also relative to the others. The emulation has no caches, no NUMA nodes and no \
+             changing clock rate.",
         );
     }
     if counts_instructions(result) {
         lines.push(
-            "Time is counted: every instruction takes the host the same nanosecond, a division or an atomic operation on a \
-             contended line as an addition. CPUs take turns of a microsecond. So what else the machine does changes no \
-             figure, and what true concurrency costs is in none. Windows and warm-ups are a quarter as long as the experiment \
-             says, 0.25 to 2 s, where the sources ran for minutes: what happens once a minute is hardly ever in one.",
+            "Time is counted: the host takes the same nanosecond for every instruction, for a \
+             division or an atomic operation on a contended line as for an addition. CPUs take \
+             turns of a microsecond. So other load of the machine changes no figure, and no figure \
+             has the costs of true concurrency. Windows and warm-ups are a quarter as long as the \
+             experiment says, 0.25 to 2 s. The sources ran for minutes: what happens once a minute \
+             is hardly ever in a window.",
         );
     }
     if result.experiments.iter().any(|e| sources::of(&e.name).is_some()) {
         lines.push(
-            "The sources had 4 to 32 CPUs. How often vCPUs are preempted goes by the overcommit, which is kept; how many \
-             siblings wait for one that is goes by their number, which is not. Effects that grow with it are smaller here, and one \
-             that is gone here may be there on a large host.",
+            "The sources had 4 to 32 CPUs. The overcommit, which decides how often vCPUs are \
+             preempted, is kept. The number of vCPUs, which decides how many siblings wait for a \
+             preempted one, is not. Effects that grow with it are smaller here, and an effect that \
+             is gone here may be there on a large host.",
         );
         lines.push(
-            "The sources had kernels of 2007 to 2012, under Xen or KVM. Today's has other spinlocks (queued, and paravirtual ones \
-             that halt), other locks in place of the contended ones, other schedulers with shorter time slices, and directed yields of its \
-             own. What is gone may be gone for that, and an older kernel still has it.",
+            "The sources had kernels of 2007 to 2012, under Xen or KVM. Today's kernel has other \
+             spinlocks (queued, and paravirtual ones that halt), other locks in place of the \
+             contended ones, other schedulers with shorter time slices, and directed yields of its \
+             own. Any of these may be why an effect is gone, and an older kernel still has it.",
         );
         lines.push(
-            "Workloads are small and our own where the original takes minutes or is not to be had: they take the same paths, in other \
-             proportions. So ours is compared with theirs by what changes and which way, and figures are not compared.",
+            "Workloads are small, and our own where the original takes minutes or is not \
+             available. They take the same paths, in other proportions. So the direction of \
+             changes is compared with the sources', and figures are not.",
         );
     }
     lines
 }
 
-/// Where the figures come from, in a line or two.
+/// Provenance of the figures, in a line or two.
 pub fn origin(result: &RunResult) -> Vec<String> {
     let p = &result.provenance;
     let mut lines = vec![accelerator(result).to_string()];
@@ -276,7 +283,7 @@ pub fn origin(result: &RunResult) -> Vec<String> {
     lines
 }
 
-/// What a reader must know before believing the figures.
+/// Warnings that a reader must know before trusting the figures.
 pub fn warnings(result: &RunResult) -> Vec<String> {
     let mut lines = Vec::new();
     if result.partial {

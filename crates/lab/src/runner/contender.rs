@@ -6,11 +6,11 @@ use holdfast_agent::protocol::{Reply, Request, Stream};
 use super::session::{CONTENDER, CONTENDER_LIMIT, Outcome, Session, Trouble, tell};
 use crate::scheduler::{self, Counted};
 
-/// Longest a scheduler may take to tell what it counted.
+/// Longest a scheduler may take to report its counters.
 const STATS_LIMIT_MS: u64 = 2000;
 
 impl Session<'_> {
-    /// Has contender `wanted` schedule the host; none is the kernel's own scheduler.
+    /// Loads contender `wanted`; none is the kernel's own scheduler.
     pub(super) fn ensure_contender(&mut self, wanted: Option<usize>) -> Outcome<()> {
         let wanted = wanted.filter(|&i| !self.experiment.contenders[i].is_stock());
         if self.contender == wanted {
@@ -20,7 +20,7 @@ impl Session<'_> {
         self.end_contender()?;
         let Some(i) = wanted else { return Ok(()) };
         self.contender = wanted;
-        // A scheduler loads in a quarter of the time while nobody else wants the CPUs.
+        // A scheduler loads in a quarter of the time while nothing else wants the CPUs.
         self.signal_load(libc::SIGSTOP)?;
         let loaded = self.start(i);
         self.signal_load(libc::SIGCONT)?;
@@ -35,13 +35,13 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Ends the scheduler and the programs beside it, if any, the last to come first.
+    /// Ends the scheduler and the programs beside it, in reverse order of their start.
     pub(super) fn end_contender(&mut self) -> Outcome<()> {
         let children = self.children();
         let mut outcome = Ok(());
         if self.contender.take().is_some() {
             for child in children.iter().rev() {
-                // One that has ended already does not spare the others.
+                // A program that has ended already does not spare the others.
                 match self.end(child, libc::SIGINT, CONTENDER_LIMIT) {
                     Err(e @ Trouble::Host(_)) => return Err(e),
                     ended => outcome = outcome.and(ended),
@@ -57,7 +57,7 @@ impl Session<'_> {
         self.contender.is_some_and(|i| self.experiment.contenders[i].schedules())
     }
 
-    /// Names of the agent's children that the contender is made of.
+    /// Names of the contender's processes among the agent's children.
     fn children(&self) -> Vec<String> {
         let Some(i) = self.contender else { return Vec::new() };
         let contender = &self.experiment.contenders[i];
@@ -86,7 +86,7 @@ impl Session<'_> {
         }
     }
 
-    /// Waits until a program says something: it is ready then.
+    /// Waits for a program's first output: then it is ready.
     fn await_word(&self, child: &str) -> Outcome<()> {
         let stream = Stream::Stdout;
         let timeout_ms = CONTENDER_LIMIT.as_millis() as u64;
@@ -102,7 +102,7 @@ impl Session<'_> {
         }
     }
 
-    /// Asks the contender what it counted since it was asked before.
+    /// Requests the contender's counts since the last request.
     pub(super) fn counters_request(&self) -> Request {
         Request::Exchange {
             socket: self.host.scx_stats(),
@@ -111,7 +111,8 @@ impl Session<'_> {
         }
     }
 
-    /// Sends a signal to the guests' QEMU, to what runs beside them on the host, and to the hogs.
+    /// Sends a signal to the guests' QEMU, to the workloads beside them on the host, and to the
+    /// hogs.
     pub(super) fn signal_load(&self, signal: i32) -> Outcome<()> {
         let guests = self.guests.iter().map(|name| self.host.vm_child(name));
         for name in self.hogs().into_iter().chain(self.beside_on_host()).chain(guests) {
@@ -163,7 +164,7 @@ impl Session<'_> {
         Ok((state != wanted).then(|| format!("sched_ext is \"{state}\" and not \"{wanted}\"")))
     }
 
-    /// What of the contender that should run has ended, and how.
+    /// The part of the contender that has ended, and how.
     fn contender_ended(&self) -> Outcome<Option<String>> {
         for child in self.children() {
             if let Reply::Status { running: true, .. } =
@@ -178,7 +179,7 @@ impl Session<'_> {
         Ok(None)
     }
 
-    /// How a child has ended, with the last it said; none if it runs.
+    /// How a child ended, with its last output; none if it runs.
     fn ended(&self, child: &str) -> Outcome<Option<String>> {
         match self.ask(Request::Wait { name: child.into(), timeout_ms: 1000 }) {
             Ok(reply) => Ok(Some(tell(&reply))),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the runner needs of a KVM host, and the lab's machine as one.
+//! The runner's view of a KVM host, and the lab's machine as one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
@@ -19,11 +19,11 @@ use crate::scheduler;
 
 /// A KVM host with an agent.
 pub trait Host {
-    /// Has the host's agent do something.
+    /// Sends the host's agent a request.
     fn request(&self, request: Request) -> Result<Reply>;
-    /// What the agent said of itself.
+    /// The agent's answer about itself.
     fn hello(&self) -> Hello;
-    /// Has the host's KVM loaded, with or without pause-loop exits. Guests have it done anyway.
+    /// Loads the host's KVM, with or without pause-loop exits. Starting a guest does the same.
     fn load_kvm(&self, _pause_exits: bool) -> Result<()> {
         Ok(())
     }
@@ -33,15 +33,15 @@ pub trait Host {
     fn stop_guest(&self, name: &str) -> Result<()>;
     /// The agent's child that is the guest's VMM.
     fn vm_child(&self, guest: &str) -> String;
-    /// Path, in the host, of a scheduler or of another program of Holdfast's.
+    /// Path, in the host, of a scheduler or another program of Holdfast.
     fn program(&self, name: &str) -> String;
     /// Path, in the host, of a workload.
     fn workload_in_host(&self, name: &str) -> String;
     /// Path, in a guest, of a workload.
     fn workload_in_guest(&self, name: &str) -> String;
-    /// Command, in a guest, that is the program `holdfast`.
+    /// Command, in a guest, of the program `holdfast`.
     fn holdfast_in_guest(&self) -> Vec<String>;
-    /// Directory, in the host and in guests, for the files workloads count in.
+    /// Directory, in the host and in guests, for the workloads' counter files.
     fn scratch(&self) -> String {
         "/tmp".into()
     }
@@ -49,15 +49,15 @@ pub trait Host {
     fn scx_state(&self) -> String {
         "/sys/kernel/sched_ext/state".into()
     }
-    /// Path, in the host, of the socket at which a scheduler tells what it counts.
+    /// Path, in the host, of the socket of a scheduler's statistics.
     fn scx_stats(&self) -> String {
         scheduler::SOCKET.into()
     }
-    /// What it is made of.
+    /// Facts about the host.
     fn facts(&self) -> HostFacts;
 }
 
-/// What a host is made of.
+/// Facts about a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostFacts {
     /// `tcg`, `kvm` or `here`.
@@ -85,10 +85,10 @@ impl HostFacts {
     }
 }
 
-/// Where and how hosts are booted.
+/// How hosts are booted, and from which files.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// What runs the host's instructions.
+    /// How the host's instructions are executed.
     pub accel: Accel,
     /// Directory with the programs built.
     pub dist: PathBuf,
@@ -108,7 +108,7 @@ impl LabHost {
         Ok(LabHost { machine: Machine::boot(&spec, progress)?, elsewhere })
     }
 
-    /// Refuses what [`LabHost::boot`] would refuse for want of programs or rights; makes nothing.
+    /// Refuses as [`LabHost::boot`] would for lack of programs or rights; changes nothing.
     pub(crate) fn check(experiment: &Experiment, place: &Place) -> Result<()> {
         machine::check(&LabHost::plan(experiment, place)?.0)
     }
@@ -164,7 +164,7 @@ fn check_programs(experiment: &Experiment, dist: &Path) -> Result<()> {
 
 type Programs = (Vec<(PathBuf, String)>, BTreeMap<String, String>);
 
-/// Contenders that are not part of Holdfast: what to take into the host, and where each is there.
+/// Contenders that are not part of Holdfast: files to take into the host, and their paths there.
 fn programs<'a>(experiment: &'a Experiment, place: &Place) -> Result<Programs> {
     let (mut extra, mut elsewhere) = (Vec::new(), BTreeMap::new());
     let commands = |c: &'a Contender| c.commands().map(move |command| (c, command));
@@ -196,15 +196,15 @@ fn programs<'a>(experiment: &'a Experiment, place: &Place) -> Result<Programs> {
     Ok((extra, elsewhere))
 }
 
-/// It is better to hear of it now than once the host has booted.
+/// An error now is better than one after the host has booted.
 fn executable(contender: &str, program: &Path) -> Result<()> {
     let mode = program.metadata().map(|m| m.permissions().mode());
     if mode.is_ok_and(|mode| mode & 0o111 != 0) {
         return Ok(());
     }
     let why = format!(
-        "contender \"{contender}\" is this file, which is not executable; name the program, or make \
-         it executable with chmod +x"
+        "contender \"{contender}\" is this file, which is not executable; name the program, or \
+         make it executable with chmod +x"
     );
     Err(Error::Command { command: program.display().to_string(), why })
 }
@@ -215,7 +215,7 @@ fn find(program: &str) -> Option<PathBuf> {
     }
     let path = std::env::var_os("PATH")?;
     let all: Vec<PathBuf> = std::env::split_paths(&path).map(|dir| dir.join(program)).collect();
-    // As a shell does: one that cannot be run does not hide another.
+    // As in a shell, a file that cannot be run does not hide another one.
     let is_program = |p: &&PathBuf| executable("", p).is_ok() && p.is_file();
     all.iter().find(is_program).or_else(|| all.iter().find(|p| p.is_file())).cloned()
 }
@@ -231,9 +231,9 @@ fn features(cpu: &CpuFeatures) -> Vec<String> {
     } = *cpu;
     let sign = |on: bool, name: &str| format!("{}{name}", if on { '+' } else { '-' });
     vec![
-        // Every guest of a real host has it. Without it the guest measures its timer's rate against
-        // the clock of a busy host, and when that fails takes its ticks from the emulated HPET: 250
-        // times a second QEMU's main thread then competes with the vCPUs.
+        // Every guest of a real host has it. Without it the guest calibrates its timer against the
+        // clock of a busy host. If that fails, it takes its ticks from the emulated HPET, and
+        // QEMU's main thread competes with the vCPUs 250 times a second.
         "+tsc-deadline".into(),
         sign(pv_spinlocks, "kvm-pv-unhalt"),
         sign(pv_tlb_flush, "kvm-pv-tlb-flush"),

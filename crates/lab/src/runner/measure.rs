@@ -16,14 +16,14 @@ use crate::scheduler::Counted;
 /// Longest the observer may take for an answer.
 const OBSERVER_LIMIT_MS: u64 = 5000;
 
-/// How much longer the guest's window may be than the host's: by this factor, or in short windows
-/// by this many seconds, as long as windows are what experiments say.
+/// By how much the guest's window may be longer than the host's: this factor, or in short windows
+/// this many seconds, in the experiment's own time.
 const MAX_STRETCH: f64 = 1.5;
 const MAX_STRETCH_S: f64 = 0.5;
 
-/// Brings the host to what `window` needs and measures it.
+/// Brings the host to the state of `window` and measures it.
 ///
-/// What was measured is in `sample` even if the window then turns out not to count.
+/// The figures are in `sample` even if the window then turns out not to count.
 pub(super) fn measure(
     session: &mut Session,
     experiment: &Experiment,
@@ -55,7 +55,7 @@ pub(super) fn measure(
     sample.before = Some(snapshot(session, End::Before)?);
     session.pass(experiment.length_ms_of(case) / session.shortened())?;
     let after = snapshot(session, End::After);
-    // Why a snapshot failed is better told by what ended.
+    // A program that has ended explains a failed snapshot better.
     if let Some(problem) = session.contender_problem()? {
         return Err(Trouble::Window(problem));
     }
@@ -91,7 +91,7 @@ pub(super) fn blank(experiment: &Experiment, window: Window, attempt: u32) -> Sa
     }
 }
 
-/// Which end of a window.
+/// An end of a window.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Before,
@@ -100,9 +100,9 @@ enum End {
 
 /// Reads all counters in one request, so that they belong together.
 ///
-/// Asking the observer and the scheduler takes CPU time, which only those windows pay for that have
-/// one: it is outside of what workloads and CPU times are counted over. Asking a guest takes as
-/// long as its agent waits for a CPU, which is outside of what CPU times are counted over.
+/// Requests to the observer and the scheduler take CPU time, in the windows that have them. It is
+/// outside of the intervals of workloads and CPU times. A request to a guest takes as long as its
+/// agent waits for a CPU, which is outside of the interval of CPU times.
 fn snapshot(session: &mut Session, end: End) -> Outcome<Snapshot> {
     let mut names = vec![session.vm()];
     names.extend(session.beside());
@@ -141,7 +141,7 @@ fn snapshot(session: &mut Session, end: End) -> Outcome<Snapshot> {
             (Asked::Job(i), Answered::Ok(reply)) => {
                 let mut answered = answers(reply)?;
                 workloads[i] = Some(counters_of(session, &jobs[i], &mut answered)?);
-                // What the host's CPUs did is not what a guest's did.
+                // The host's CPU times are not those of a guest.
                 let is_guests = i == 0 && jobs[i].guest.is_some();
                 if let (true, Some(Answered::Ok(Reply::ReadFile { data, .. }))) =
                     (is_guests, answered.pop())
@@ -162,7 +162,7 @@ fn snapshot(session: &mut Session, end: End) -> Outcome<Snapshot> {
             (Asked::Scheduler, Answered::Ok(Reply::Exchange { line, t_ns })) => {
                 scheduler = Counted::parse(&line, t_ns);
             }
-            // One that has ended is noticed after the window.
+            // A contender that has ended is noticed after the window.
             (Asked::Scheduler, Answered::Error(_)) => session.counts = false,
             (Asked::Perf, Answered::Ok(Reply::Perf(counts))) => perf = session.counted(counts),
             (Asked::Perf, Answered::Error(e)) => return Err(failed("reading perf events", &e)),
@@ -180,7 +180,7 @@ fn snapshot(session: &mut Session, end: End) -> Outcome<Snapshot> {
     }
 }
 
-/// What one request of a snapshot is for.
+/// The purpose of one request of a snapshot.
 #[derive(Clone, Copy)]
 enum Asked {
     Cpu,
@@ -214,8 +214,8 @@ fn misaligned(before: &Snapshot, after: &Snapshot, shortened: u64) -> Option<Str
     let guest_s = guests_s
         .find(|s| *s > MAX_STRETCH * host_s && s - host_s > MAX_STRETCH_S / shortened as f64)?;
     Some(format!(
-        "the guest's agent had to wait too long for a CPU: its window has {guest_s:.2} s, the host's \
-         {host_s:.2} s"
+        "the guest's agent had to wait too long for a CPU: its window has {guest_s:.2} s, the \
+         host's {host_s:.2} s"
     ))
 }
 

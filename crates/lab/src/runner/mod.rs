@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Runs experiments on a host: brings it to what each window needs, measures, goes on after
+//! Runs experiments on a host: brings it to the state of each window, measures, goes on after
 //! trouble.
 //!
 //! Nothing is dropped silently. A window that could not be measured stays in the result with the
-//! reason, is tried again, and a contender that fails again and again is given up, with every
-//! window it then misses in the result. Samples are handed on as they come, so that a run that is
-//! ended keeps what it has.
+//! reason, and is tried again. A contender that keeps failing is given up, and every window it then
+//! misses is in the result. Samples are handed on as they come, so that an ended run keeps them.
 
 mod contender;
 mod host;
@@ -35,9 +34,9 @@ use crate::sample::Sample;
 pub(crate) const ATTEMPTS: u32 = 4;
 /// Failures in a row after which a contender is given up.
 const GIVE_UP_AFTER: u32 = 2 * ATTEMPTS;
-/// How the problem of a window begins that was not tried.
+/// Beginning of the problem of a window that was not tried.
 pub(crate) const NOT_TRIED: &str = "not tried: ";
-/// Hosts in a row that may end without having measured anything.
+/// Hosts in a row that may end without measuring anything.
 const HOSTS: u32 = 8;
 
 /// How an experiment is run.
@@ -47,8 +46,8 @@ pub struct Options {
     pub rounds: Option<u32>,
     /// Command that answers each line with counters of preemptions.
     pub observer: Vec<String>,
-    /// Hosts that measure together, where they count their instructions; as many as this machine
-    /// has CPUs and memory for unless given.
+    /// Hosts that measure together, if they count their instructions; by default as many as this
+    /// machine has CPUs and memory for.
     pub hosts: Option<usize>,
 }
 
@@ -59,16 +58,16 @@ impl Default for Options {
     }
 }
 
-/// What came of an experiment.
+/// The outcome of an experiment.
 #[derive(Debug, Default)]
 pub struct Measured {
     /// Kernels of the hosts that were booted.
     pub hosts: Vec<KernelFacts>,
     /// Kernels of the guests that were booted.
     pub guests: Vec<KernelFacts>,
-    /// What the host was made of; none if none came up.
+    /// Facts about the host; none if none booted.
     pub facts: Option<HostFacts>,
-    /// What a reader should know.
+    /// Notes for a reader.
     pub notes: Vec<String>,
     /// Why it ended early, if it did.
     pub ended_by: Option<Error>,
@@ -77,38 +76,37 @@ pub struct Measured {
 /// Boots a host for an experiment.
 pub type Boot<'a> = dyn Fn(&Experiment) -> Result<Box<dyn Host + 'a>> + Sync + 'a;
 
-/// What is handed each window as soon as it is over.
+/// Receives each window as soon as it is over.
 pub type Keep<'a> = dyn FnMut(Sample) + Send + 'a;
 
-/// What an experiment is a part of.
+/// The run that an experiment is a part of.
 #[derive(Clone, Debug)]
 pub struct Part<'a> {
-    /// When the whole run began.
+    /// Start of the whole run.
     pub began: Instant,
-    /// What was measured before it was stopped.
+    /// Windows measured before the run was stopped.
     pub done: Done,
     /// The experiments after this one.
     pub later: &'a [Experiment],
 }
 
 impl Part<'_> {
-    /// The only one of a run that begins now.
+    /// The only experiment of a run that begins now.
     pub fn whole() -> Self {
         Part { began: Instant::now(), done: Done::default(), later: &[] }
     }
 }
 
-/// How long an experiment will take, if everything takes as long as it usually does.
+/// Time that an experiment will take at the usual pace.
 pub fn estimate(experiment: &Experiment, pace: Pace, done: &Done) -> Duration {
     plan::estimate(experiment, pace, &plan::left(experiment, done))
 }
 
-/// Runs one experiment, or what is left of it. Each window is handed to `keep` as soon as it is
-/// over.
+/// Runs one experiment, or the rest of it. Each window is handed to `keep` as soon as it is over.
 ///
-/// A host that counts its instructions uses one CPU and does not notice what others do, so several
-/// measure together: each takes a round after the other, whole ones, since windows are compared
-/// within a round.
+/// A host that counts its instructions uses one CPU and does not notice other load, so several
+/// measure together. Each takes one whole round after the other, since windows are compared within
+/// a round.
 pub fn run(
     experiment: &Experiment,
     options: &Options,
@@ -131,7 +129,7 @@ pub fn run(
     let waiting = plan::by_round(left);
     let facts = first.facts();
     let is_alone = !facts.counts_instructions;
-    // Where all are booted one is emulated if another is.
+    // All hosts are booted alike: if this one is emulated, later ones are.
     let later = part.later.iter().map(|e| {
         let pace = Pace::of(e.host.clock, facts.is_emulated());
         estimate(e, pace, &part.done)
@@ -202,22 +200,22 @@ pub fn available_mib() -> u64 {
     container.map_or(machine, |left| left.min(machine)) / 1024 / 1024
 }
 
-/// How fast this machine is, compared with the one that the plan's times are from.
+/// Speed of this machine, relative to the one that the plan's times are from.
 struct RunClock {
     start: Instant,
-    /// What was planned for everything.
+    /// The plan for everything.
     planned: Duration,
     nr_hosts: u32,
 }
 
 impl RunClock {
-    /// How long will take what is planned to take `left`, and `later` after that?
+    /// Time that is left, where the plan says `left`, and `later` after that.
     fn left(&self, left: Duration, later: Duration) -> Duration {
         self.left_after(self.start.elapsed(), left, later)
     }
 
-    /// The same when `elapsed` has passed. The usual pace counts for as much as an eighth of the
-    /// plan: the first windows carry the start of their guests, which is planned evenly.
+    /// The same after `elapsed`. The usual pace counts for as much as an eighth of the plan: the
+    /// first windows carry the start of their guests, which is planned evenly.
     fn left_after(&self, elapsed: Duration, left: Duration, later: Duration) -> Duration {
         let usual = self.planned / 8;
         let planned = self.planned.saturating_sub(left) + usual;
@@ -226,11 +224,11 @@ impl RunClock {
     }
 }
 
-/// What is left of an experiment, and what came of it: shared by the hosts that measure it.
+/// The rest of an experiment, and its outcome so far: shared by the hosts that measure it.
 struct Work<'a> {
-    /// What no host has begun, a round each.
+    /// Rounds that no host has begun.
     waiting: VecDeque<Group>,
-    /// What each host is at.
+    /// The round of each host.
     taken: Vec<Group>,
     clock: RunClock,
     nr_all: usize,
@@ -238,7 +236,7 @@ struct Work<'a> {
     keep: &'a mut Keep<'a>,
     /// Failures in a row of each contender.
     failures: Vec<u32>,
-    /// Hosts that have not come to their end.
+    /// Hosts that have not ended.
     nr_at_work: usize,
     /// Windows that count.
     nr_measured: u32,
@@ -246,14 +244,14 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Gives a host the round that it does next.
+    /// Gives a host its next round.
     fn take(&mut self, number: usize) -> Option<()> {
         let next = plan::next(&self.waiting, &self.taken, number);
         self.taken[number] = self.waiting.remove(next)?;
         Some(())
     }
 
-    /// Everything that is left.
+    /// All rounds that are left.
     fn left(&self) -> impl Iterator<Item = &Group> {
         self.taken.iter().chain(&self.waiting)
     }
@@ -263,22 +261,22 @@ impl Work<'_> {
         self.measured.ended_by.is_some() || self.left().all(|group| group.windows.is_empty())
     }
 
-    /// Tells whoever waits for the run, and who reads its result.
+    /// Notes `what` on the terminal and in the result.
     fn tell(&mut self, progress: &Progress, what: String) {
         progress.note(&what);
         self.measured.notes.push(what);
     }
 }
 
-/// The part in an experiment of one host, or of those that take its place.
+/// The part of one host in an experiment, or of the hosts that take its place.
 struct Run<'a, 'w> {
     experiment: &'a Experiment,
     /// Command of the observer, if one is wanted.
     observer: Option<Vec<String>>,
     work: &'a Mutex<Work<'w>>,
-    /// Which of the hosts that measure together.
+    /// Number of this host among those that measure together.
     number: usize,
-    /// Attempts at the window that is next.
+    /// Attempts at the next window.
     attempt: u32,
     part: &'a Part<'a>,
     /// How fast its hosts are.
@@ -290,7 +288,7 @@ struct Run<'a, 'w> {
 }
 
 impl<'a, 'w> Run<'a, 'w> {
-    /// Measures until nothing is left, if need be on one host after the other.
+    /// Measures until nothing is left, on one host after the other if need be.
     fn measure(mut self, first: Option<Box<dyn Host + '_>>, boot: &Boot, progress: &Progress) {
         let why = self.measure_on_hosts(first, boot, progress).err();
         let mut work = self.work();
@@ -300,7 +298,7 @@ impl<'a, 'w> Run<'a, 'w> {
             Some(why) if matches!(why, Error::Interrupted) || work.nr_at_work == 0 => {
                 work.measured.ended_by = Some(why);
             }
-            // The others do what this one has left.
+            // The other hosts do the rest.
             Some(why) => {
                 let group = std::mem::take(&mut work.taken[self.number]);
                 if !group.windows.is_empty() {
@@ -341,7 +339,7 @@ impl<'a, 'w> Run<'a, 'w> {
         Ok(())
     }
 
-    /// Tells a reader where a host is made of something else than the first.
+    /// Notes that a host differs from the first one.
     fn compare(&self, facts: &HostFacts) {
         let mut work = self.work();
         if work.measured.facts.as_ref().is_some_and(|first| first != facts) {
@@ -355,7 +353,7 @@ impl<'a, 'w> Run<'a, 'w> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Measures what is left; an error is one of the host.
+    /// Measures the rest; an error is one of the host.
     fn measure_all(&mut self, session: &mut Session) -> Result<()> {
         while let Some((group, window)) = self.next() {
             let counts = u32::from(self.measure_one(session, &group, window)?);
@@ -430,7 +428,7 @@ impl<'a, 'w> Run<'a, 'w> {
                 Ok(false)
             }
             Err(Trouble::Window(problem)) => {
-                // Some boots of an emulated host lose one guest after the other, most lose none.
+                // Some boots of an emulated host lose one guest after the other; most lose none.
                 let is_doubtful = session.is_emulated() && sample.after.is_none();
                 sample.problem = Some(problem.clone());
                 self.failed(window, sample);
@@ -500,9 +498,9 @@ mod tests {
             clock.left_after(minutes(elapsed), minutes(160 - done), minutes(0)).as_secs() / 60
         };
         assert_eq!(left(0, 0), 80);
-        // Both hosts have started guests for two minutes, of which little was planned.
+        // Both hosts have started guests for two minutes, little of which was planned.
         assert!((80..95).contains(&left(2, 1)), "{}", left(2, 1));
-        // A machine of half the speed is known as such long before the end.
+        // A machine of half the speed is recognised long before the end.
         assert!((70..80).contains(&left(80, 80)), "{}", left(80, 80));
         assert_eq!(left(160, 160), 0);
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! In which order windows are measured, and how long that will take.
 //!
-//! Loading a scheduler takes seconds on an emulated host and starting a guest longer, so cases that
-//! can share a guest share every loaded scheduler. Contenders go ABC CBA ABC ...: what drifts
-//! slowly hits all of them alike, and whoever ends one round begins the next and need not be loaded
-//! again. Cases do the same within a contender's turn, so that none is always the first after a
+//! Loading a scheduler takes seconds on an emulated host, and starting a guest longer. So cases
+//! that can share a guest share every loaded scheduler. Contenders go ABC CBA ABC ...: a slow drift
+//! hits all of them alike, and the last contender of a round is the first of the next and stays
+//! loaded. Cases do the same within a contender's turn, so that none is always the first after a
 //! change.
 
 use std::collections::VecDeque;
@@ -19,9 +19,9 @@ use crate::resume::Done;
 pub(super) struct Group {
     /// Names of the guests, that of the cases' own workloads first.
     pub(super) guests: Vec<String>,
-    /// Whether PAUSE exits; changing it reloads KVM, which takes the guests with it.
+    /// Whether PAUSE exits; changing it reloads KVM, which ends the guests.
     pub(super) pause_exits: bool,
-    /// What to measure, in order.
+    /// Windows to measure, in order.
     pub(super) windows: Vec<Window>,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Window {
 
 /// The order of everything.
 pub(super) fn plan(experiment: &Experiment) -> Vec<Group> {
-    // Groups in the order in which their first cases are written.
+    // Groups in the order of their first cases.
     let mut groups: Vec<(Group, Vec<usize>)> = Vec::new();
     for (i, case) in experiment.cases.iter().enumerate() {
         let guests = experiment.guests_of(case).into_iter().map(str::to_owned).collect();
@@ -70,15 +70,15 @@ pub(super) fn by_round(groups: Vec<Group>) -> Vec<Group> {
     groups.into_iter().flat_map(rounds).collect()
 }
 
-/// Which round host `number` takes next: rather one for the guests it runs, or for those that no
-/// other host runs.
+/// The round that host `number` takes next: preferably one for the guests that it runs, or for
+/// guests that no other host runs.
 pub(super) fn next(waiting: &VecDeque<Group>, taken: &[Group], number: usize) -> usize {
     let mine = waiting.iter().position(|g| g.is_like(&taken[number]));
     let free = || waiting.iter().position(|g| !taken.iter().any(|t| t.is_like(g)));
     mine.or_else(free).unwrap_or(0)
 }
 
-/// What is left of it where some was done before.
+/// The rest of a plan after the windows in `done`.
 pub(super) fn left(experiment: &Experiment, done: &Done) -> Vec<Group> {
     let mut groups = plan(experiment);
     for group in &mut groups {
@@ -110,20 +110,20 @@ fn alternate(rounds: u32, nr_contenders: usize, cases: &[usize]) -> Vec<Window> 
     windows
 }
 
-/// How long things take on a host, the emulated ones of two CPUs.
+/// Durations on a host; the emulated ones are for two CPUs.
 struct Costs {
     guest_start: Duration,
     scheduler_load: Duration,
     workload_start: Duration,
     /// Reading the counters at both ends of a window.
     counters: Duration,
-    /// For each ms that an experiment says.
+    /// Factor on each ms of an experiment.
     slowdown: u32,
     /// The same beside hogs: endless loops are quickly emulated.
     slowdown_with_hogs: u32,
 }
 
-/// What a host's time is to those who wait for it.
+/// How a host's time relates to the machine's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// It counts its instructions, and another such host measures beside it.
@@ -135,7 +135,7 @@ pub enum Pace {
 }
 
 impl Pace {
-    /// That of an experiment whose host goes by `clock`, emulated or not.
+    /// The pace of an experiment whose host has this `clock`, emulated or not.
     pub fn of(clock: Clock, is_emulated: bool) -> Pace {
         match (clock, is_emulated) {
             (Clock::Instructions, _) | (Clock::Auto, true) => Pace::Counting,
@@ -153,8 +153,8 @@ impl Pace {
     }
 }
 
-/// Nobody has timed them: a guest boots in a second or two there, what loads waits for quiet in
-/// steps of 150 ms. What is said to be left follows the run after its first windows.
+/// Not measured: a guest boots in a second or two there, and loads wait for quiet in steps of 150
+/// ms. After the first windows the estimate follows the run.
 const REAL: Costs = Costs {
     guest_start: Duration::from_secs(3),
     scheduler_load: Duration::from_millis(1500),
@@ -173,8 +173,7 @@ const BY_THE_MACHINES_CLOCK: Costs = Costs {
     slowdown_with_hogs: 1,
 };
 
-/// Where the host counts its instructions, as emulated ones do unless the experiment says
-/// otherwise; beside another such host.
+/// A host that counts its instructions, beside another such host. Emulated hosts do so by default.
 const COUNTING: Costs = Costs {
     guest_start: Duration::from_secs(26),
     scheduler_load: Duration::from_secs(8),
@@ -183,8 +182,8 @@ const COUNTING: Costs = Costs {
     ..BY_THE_MACHINES_CLOCK
 };
 
-/// How long these groups take on one host if it goes as usual, each on its own: what the host does
-/// before one does not matter.
+/// Time for these groups on one host at the usual pace, each on its own, whatever the host did
+/// before.
 pub(super) fn estimate<'a>(
     experiment: &Experiment,
     pace: Pace,
@@ -269,7 +268,7 @@ mod tests {
         assert_eq!(next(&waiting, &[group("a"), nothing], 1), 2, "the other has a");
         assert_eq!(next(&waiting, &[group("a"), group("b")], 1), 2, "it has b");
         assert_eq!(next(&waiting, &[group("a"), group("b")], 0), 0);
-        // Rather together than not at all.
+        // Together is better than not at all.
         let left: VecDeque<Group> = ["a"].map(group).into();
         assert_eq!(next(&left, &[group("a"), group("b")], 1), 0);
     }
@@ -281,7 +280,7 @@ mod tests {
             let turns = e.windows.rounds as usize * e.contenders.len();
             let pairs = group.windows.windows(2);
             let changes = pairs.filter(|pair| pair[0].contender != pair[1].contender).count();
-            // Each boundary of two rounds keeps it.
+            // Each boundary of two rounds keeps the contender.
             assert_eq!(changes, turns - e.windows.rounds as usize);
         }
     }
@@ -318,7 +317,7 @@ mod tests {
             (Auto, false, Pace::Real),
             (Machine, true, Pace::Emulated),
             (Machine, false, Pace::Real),
-            // It is emulated whatever the machine has.
+            // Such a host is emulated on any machine.
             (Instructions, false, Pace::Counting),
         ] {
             assert_eq!(Pace::of(clock, is_emulated), pace, "{clock:?}, {is_emulated}");
@@ -328,7 +327,7 @@ mod tests {
         let turns = u64::from(e.windows.rounds) * e.contenders.len() as u64;
         let least = Duration::from_millis(e.cases.iter().map(windows_ms).sum::<u64>() * turns);
         let real = estimate(&e, Pace::Real, &plan(&e));
-        // Windows are as long as they say, and what is between them is less than they are.
+        // Windows take the time that they say, and the time between them is shorter.
         assert!(least < real && real < 2 * least, "{least:?}: {real:?}");
         assert!(real < estimate(&e, Pace::Counting, &plan(&e)) / 2);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What is running on the host, and bringing it to what a window needs.
+//! The processes on the host, and bringing them to the state that a window needs.
 //!
-//! Each `ensure_*` changes only what is not yet as wanted.
+//! Each `ensure_*` changes only the parts that are not in that state.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use crate::experiment::{Experiment, Guest};
 use crate::interrupt;
 use crate::result::KernelFacts;
 
-/// What kept a window from being measured.
+/// Why a window could not be measured.
 #[derive(Debug)]
 pub(super) enum Trouble {
     /// The window does not count, for this reason; another attempt may succeed.
     Window(String),
-    /// What is compared does not start, for this reason. Nothing else is wrong.
+    /// The contender does not start, for this reason. Nothing else is wrong.
     Contender(String),
-    /// The host cannot be used any more, or the run is to end.
+    /// The host is unusable, or the run is to end.
     Host(Error),
 }
 
@@ -38,19 +38,19 @@ impl From<Error> for Trouble {
 
 pub(super) type Outcome<T> = std::result::Result<T, Trouble>;
 
-/// Longest a scheduler may take to load, or to go when asked.
+/// Longest a scheduler may take to load, or to end when asked.
 pub(super) const CONTENDER_LIMIT: Duration = Duration::from_secs(30);
 /// Longest a workload may take to its first operation, or to end when asked.
 pub(super) const WORKLOAD_LIMIT: Duration = Duration::from_secs(30);
 
 pub(super) const CONTENDER: &str = "contender";
 pub(super) const WORKLOAD: &str = "workload";
-/// Between two looks at something that is waited for.
+/// Time between two checks of a condition.
 pub(super) const LOOK: Duration = Duration::from_millis(40);
 
 pub(super) const OBSERVER: &str = "observer";
 
-/// A host and what runs on it.
+/// A host and its processes.
 pub(super) struct Session<'a> {
     pub(super) host: Box<dyn Host + 'a>,
     pub(super) experiment: &'a Experiment,
@@ -58,22 +58,22 @@ pub(super) struct Session<'a> {
     pub(super) guests: Vec<String>,
     pause_exits: bool,
     pub(super) contender: Option<usize>,
-    /// Whether the contender tells what it counts.
+    /// Whether the contender reports counters.
     pub(super) counts: bool,
-    /// Whether the host's CPUs count what the measured process does.
+    /// Whether the host's CPUs count events of the measured process.
     pub(super) counts_perf: bool,
     pub(super) workload: Option<usize>,
     nr_hogs: u32,
-    /// Children that have control groups, and what those weigh.
+    /// Children that have control groups, and the groups' weights.
     pub(super) groups: BTreeMap<String, u32>,
     /// Command of the observer; none if it is not wanted or cannot run.
     observer: Option<Vec<String>>,
     observer_runs: bool,
-    /// How much of what guests printed of their waits for spinlocks was read.
+    /// Bytes read of the guests' reports of waits for spinlocks.
     pub(super) spins_read: u64,
     /// Kernels that were booted.
     pub(super) facts: Vec<(bool, KernelFacts)>,
-    /// What a reader of the result should know.
+    /// Notes for a reader of the result.
     pub(super) notes: Vec<String>,
 }
 
@@ -111,8 +111,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Name, in samples, of the process of the VM that is measured; where the case's workload runs
-    /// on the host, of that.
+    /// Name, in samples, of the measured VM's process, or of the workload's where it runs on the
+    /// host.
     pub(super) fn vm(&self) -> String {
         match self.running_jobs().into_iter().next().map(|own| (own.guest, own.child)) {
             Some((None, child)) => child,
@@ -125,7 +125,7 @@ impl<'a> Session<'a> {
         (0..self.nr_hogs).map(hog_name).collect()
     }
 
-    /// File a workload or a hog counts in.
+    /// Counter file of a workload or a hog.
     pub(super) fn counters(&self, name: &str) -> String {
         format!("{}/holdfast-{name}.counters", self.host.scratch())
     }
@@ -135,8 +135,8 @@ impl<'a> Session<'a> {
         self.host.facts().is_emulated()
     }
 
-    /// By what windows are shorter than the experiment says. A second of a host that counts its
-    /// instructions takes five to twenty of the machine's.
+    /// Factor by which windows are shorter than the experiment says. A second of a host that counts
+    /// its instructions takes five to twenty of the machine's.
     pub(super) fn shortened(&self) -> u64 {
         if self.host.facts().counts_instructions { 4 } else { 1 }
     }
@@ -146,17 +146,18 @@ impl<'a> Session<'a> {
         self.observer_runs
     }
 
-    /// Runs these guests and no others, freshly started with nothing else on the host but the
-    /// observer, if it runs.
+    /// Runs these guests and no others, freshly started, with nothing else on the host but the
+    /// observer.
     pub(super) fn ensure_guests(&mut self, names: &[String], pause_exits: bool) -> Outcome<()> {
         if self.guests == names && self.pause_exits == pause_exits {
-            // Without a guest, too, it is a KVM host, and schedulers look for the module.
+            // Without a guest it is still a KVM host, and schedulers look for the module.
             if names.is_empty() {
                 self.host.load_kvm(pause_exits)?;
             }
             return Ok(());
         }
-        // A guest boots twice as fast on an idle host, and under the stock scheduler as all others.
+        // A guest boots twice as fast on an idle host, and all guests boot under the stock
+        // scheduler.
         self.ensure_contender(None)?;
         self.ensure_hogs(0)?;
         self.stop_guests()?;
@@ -164,7 +165,7 @@ impl<'a> Session<'a> {
         self.host.load_kvm(pause_exits)?;
         for name in names {
             if let Err(e) = self.start_guest(name) {
-                // All of them or none, so that the next attempt begins afresh.
+                // All of them or none, so that the next attempt starts from nothing.
                 let _ = self.host.stop_guest(name);
                 let _ = self.stop_guests();
                 return Err(e);
@@ -189,7 +190,7 @@ impl<'a> Session<'a> {
             self.facts.push((false, facts));
         }
         let Guest { pin, pin_width, vcpus, spins, .. } = &self.experiment.guests[name];
-        // As QEMU names the threads of vCPUs.
+        // QEMU's names of vCPU threads.
         let thread_of = |vcpu: u32| format!("CPU {vcpu}/");
         if !pin.is_empty() {
             let cpus = |first: u32| {
@@ -208,16 +209,15 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Gives a child a control group of its own if the experiment has them: of a weight that leaves
-    /// it with what its `nr` busy threads would have without, and with groups below for `threads`,
-    /// as libvirt makes them.
+    /// Gives a child a control group of its own if the experiment has groups. Its weight is that of
+    /// the `nr` busy threads in it, and `threads` get groups below it, as libvirt makes them.
     pub(super) fn group(
         &mut self,
         child: String,
         nr: u32,
         threads: Vec<(String, String)>,
     ) -> Outcome<()> {
-        /// Of a group that nobody has given one.
+        /// Default weight of a group.
         const WEIGHT: u32 = 100;
         if !self.experiment.host.cgroups {
             return Ok(());
@@ -230,8 +230,8 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Waits until these children have done what they do once, such as booting or getting to know
-    /// the guests, so that windows measure scheduling and not starting. Those that never become
+    /// Waits until these children have finished one-off work, such as booting or finding the
+    /// guests, so that windows measure scheduling and not starting. Children that never become
     /// quiet are measured as they are.
     pub(super) fn await_quiet(&self, names: Vec<String>) -> Outcome<()> {
         const LOOK_MS: u64 = 150;
@@ -242,7 +242,7 @@ impl<'a> Session<'a> {
             let times = match self.ask(Request::CpuTimes { names: names.clone() }) {
                 Ok(Reply::CpuTimes(times)) => times,
                 Err(e @ Trouble::Host(_)) => return Err(e),
-                // What ended them is told by what asks next.
+                // The next request reports why they ended.
                 _ => break,
             };
             let now = times.tasks.iter().map(|task| task.run_ns).sum::<u64>();
@@ -261,7 +261,7 @@ impl<'a> Session<'a> {
     }
 
     fn stop_guests(&mut self) -> Outcome<()> {
-        // What runs beside a guest on the host does not go with it.
+        // Workloads beside a guest on the host do not end with it.
         self.end_beside_on_host()?;
         self.workload = None;
         while let Some(name) = self.guests.pop() {
@@ -293,7 +293,7 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         if wanted {
-            // It loads in a fraction of the time while nobody else wants the CPUs.
+            // It loads in a fraction of the time while nothing else wants the CPUs.
             self.signal_load(libc::SIGSTOP)?;
             self.start_observer();
             self.signal_load(libc::SIGCONT)?;
@@ -313,7 +313,7 @@ impl<'a> Session<'a> {
             stdin: true,
             ..Spawn::default()
         }));
-        // It has loaded its programs once it answers.
+        // It answers once its programs are loaded.
         let answered = spawned.and_then(|_| {
             self.ask(Request::Ask {
                 name: OBSERVER.into(),
@@ -327,12 +327,12 @@ impl<'a> Session<'a> {
                 self.observer_failed(&format!("it does not run: {message}"));
                 self.observer = None;
             }
-            // The host's end is noticed by whoever asks next.
+            // The next request notices the end of the host.
             Err(Trouble::Host(_)) => (),
         }
     }
 
-    /// Notes that preemptions are not measured for now, and why; the next window gets a new
+    /// Notes that preemptions are not measured for the moment, and why; the next window gets a new
     /// observer.
     pub(super) fn observer_failed(&mut self, why: &str) {
         self.observer_runs = false;
@@ -344,7 +344,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Has the host's CPUs count what the process does that is measured, from now on.
+    /// Starts perf events for the measured process.
     pub(super) fn start_perf(&mut self) -> Outcome<()> {
         self.counts_perf = false;
         self.ask(Request::PerfStart { name: self.vm() })?;
@@ -352,7 +352,8 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// What they have counted, if anything; what they do not count is noted with its reason, once.
+    /// The counts of perf events, if any. An event that is not supported is noted with its reason,
+    /// once.
     pub(super) fn counted(&mut self, counts: PerfCounts) -> Option<PerfCounts> {
         let mut events: BTreeMap<&String, Vec<&str>> = BTreeMap::new();
         for (event, why) in &counts.refused {
@@ -376,7 +377,7 @@ impl<'a> Session<'a> {
             let timeout_ms = limit.as_millis() as u64;
             self.ask(Request::Wait { name: name.into(), timeout_ms })
         };
-        // It may have ended by itself; waiting tells.
+        // It may have ended by itself; waiting shows it.
         if let Err(e @ Trouble::Host(_)) = kill(signal) {
             return Err(e);
         }
@@ -406,8 +407,7 @@ impl<'a> Session<'a> {
         if nr_alive < self.nr_hogs {
             only_host(self.ensure_hogs(0).map(drop))?;
         }
-        // A guest that hung for a while has what it was asked to do still to come: it is not used
-        // again.
+        // A guest that hung for a while still has old requests to serve: it is not used again.
         only_host(self.stop_guests())
     }
 
@@ -420,13 +420,13 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Has the host's agent do something.
+    /// Sends the host's agent a request.
     pub(super) fn ask(&self, request: Request) -> Outcome<Reply> {
         self.host.request(request).map_err(Trouble::from)
     }
 
-    /// What `look` finds in the end; none if it has found nothing in `limit`, by the host's clock,
-    /// or rather in as many looks.
+    /// The first result of `look`; none if there is none within `limit` of the host's clock,
+    /// counted in looks.
     pub(super) fn await_within<T>(
         &self,
         limit: Duration,
@@ -451,7 +451,7 @@ impl<'a> Session<'a> {
         Ok(None)
     }
 
-    /// Lets time pass, by the host's clock, unless somebody asks to end.
+    /// Lets time pass, by the host's clock, unless an end is requested.
     pub(super) fn pass(&self, ms: u64) -> Outcome<()> {
         if interrupt::is_pending() {
             return Err(Trouble::Host(Error::Interrupted));

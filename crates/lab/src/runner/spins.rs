@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `holdfast spins` in the guest that is measured, for experiments that ask for it.
+//! `holdfast spins` in the measured guest, for experiments that ask for it.
 
 use holdfast_agent::protocol::{Reply, Request, Stream};
 
@@ -7,13 +7,13 @@ use super::session::{Outcome, Session, Trouble};
 use crate::spins::SpinWaits;
 
 const SPINS: &str = "spins";
-/// A report of each this many seconds; those that lie within a window count for it.
+/// Seconds between reports. Reports that lie within a window count for it.
 const INTERVAL_S: &str = "0.25";
-/// Loading BPF programs in an emulated guest takes its time.
+/// Loading BPF programs in an emulated guest takes long.
 const LOAD_LIMIT_MS: u64 = 60_000;
 
 impl Session<'_> {
-    /// Starts it and waits for its first report; freshly booted, the guest has nothing else to do.
+    /// Starts it and waits for its first report; a freshly booted guest is idle.
     pub(super) fn start_spins(&mut self, guest: &str) -> Outcome<()> {
         let mut argv = self.host.holdfast_in_guest();
         argv.extend(["spins", INTERVAL_S, "--json"].map(str::to_owned));
@@ -35,7 +35,7 @@ impl Session<'_> {
         Ok(SpinWaits::within(&printed, from_ns, to_ns))
     }
 
-    /// What it printed since it was asked before.
+    /// Its output since the last request.
     fn printed(&mut self, guest: &str, timeout_ms: u64) -> Outcome<String> {
         let output = Request::Output {
             name: SPINS.into(),

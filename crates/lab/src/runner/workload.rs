@@ -13,7 +13,7 @@ use crate::experiment::ON_HOST;
 pub(super) struct Job {
     /// The guest; none on the host itself.
     pub(super) guest: Option<String>,
-    /// The agent's child that it is.
+    /// Its name among the agent's children.
     pub(super) child: String,
     argv: Vec<String>,
     counters: String,
@@ -21,7 +21,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// What its agent is asked for at both ends of a window.
+    /// Requests to its agent at both ends of a window.
     pub(super) fn counters_requests(&self) -> Vec<Request> {
         vec![
             Request::ReadFile { path: "/proc/stat".into(), max_bytes: 64 << 10 },
@@ -30,7 +30,7 @@ impl Job {
         ]
     }
 
-    /// Ends it; the next must not be taken for this one's counters.
+    /// Ends it and removes its counters, which must not be taken for the next job's.
     fn end_requests(&self) -> Vec<Request> {
         let timeout_ms = WORKLOAD_LIMIT.as_millis() as u64;
         vec![
@@ -49,7 +49,7 @@ impl Job {
         }
     }
 
-    /// What it is called in messages.
+    /// Its name in messages.
     fn title(&self) -> String {
         match &self.guest {
             _ if self.child == WORKLOAD => "the workload".into(),
@@ -112,13 +112,13 @@ impl Session<'_> {
         self.workload.map_or_else(Vec::new, |case| self.jobs(case))
     }
 
-    /// Names, in samples, of the processes beside the VM that run a workload: programs and VMs.
+    /// Names, in samples, of other processes that run a workload beside the VM: programs and VMs.
     pub(super) fn beside(&self) -> Vec<String> {
         let jobs = self.running_jobs().into_iter().skip(1);
         jobs.map(|job| job.guest.map_or(job.child, |guest| self.host.vm_child(&guest))).collect()
     }
 
-    /// Those of them that are programs of the host.
+    /// The programs of the host among them.
     pub(super) fn beside_on_host(&self) -> Vec<String> {
         let jobs = self.running_jobs().into_iter();
         jobs.filter(|job| job.guest.is_none()).map(|job| job.child).collect()
@@ -126,8 +126,8 @@ impl Session<'_> {
 
     /// Starts the workloads of case `wanted` and waits for their first operations.
     ///
-    /// Those that run are ended, even if they are the same: where a workload has phases, as a build
-    /// has, windows that are compared begin in the same one.
+    /// Running ones are ended, even if they are the same. Where a workload has phases, as a build
+    /// has, windows that are compared begin in the same phase.
     ///
     /// A guest's agent waits for a CPU with every message, so it is sent few.
     pub(super) fn start_workload(&mut self, wanted: usize) -> Outcome<()> {
@@ -152,17 +152,17 @@ impl Session<'_> {
                 }
             }
         }
-        // What the case before had and this one has not.
+        // Jobs of the case before that this case does not have.
         for job in old {
             self.ask(job.batch(job.end_requests()))?;
         }
         jobs.iter().try_for_each(|job| self.await_first_operation(job))
     }
 
-    /// Waits until the workload of `case` has done what it is to have done when a window begins, or
-    /// for the length of a window: one that gets stuck is measured as it is.
+    /// Waits until the workload of `case` has done its warm-up operations, but no longer than a
+    /// window: a workload that hangs is measured as it is.
     pub(super) fn await_warmup(&self, case: usize) -> Outcome<()> {
-        /// What is reached sooner by one contender than by another should not be passed by far.
+        /// Short, so that contenders of different speed do not pass the mark by far.
         const OFTEN: Duration = Duration::from_millis(10);
         let case_of = &self.experiment.cases[case];
         let Some(ops) = case_of.warmup_ops else { return Ok(()) };
@@ -171,7 +171,7 @@ impl Session<'_> {
         self.await_operations(&own, ops, Duration::from_millis(limit), OFTEN).map(drop)
     }
 
-    /// Ends what runs beside the guests on the host.
+    /// Ends the workloads beside the guests on the host.
     pub(super) fn end_beside_on_host(&mut self) -> Outcome<()> {
         let jobs = self.running_jobs().into_iter().filter(|job| job.guest.is_none());
         let mut jobs = jobs.collect::<Vec<_>>().into_iter();
@@ -186,8 +186,7 @@ impl Session<'_> {
         Err(Trouble::Window(format!("{} did nothing for {limit} s", job.title())))
     }
 
-    /// Whether a job has done `ops` operations before `limit` is over, looking with this much time
-    /// `between`.
+    /// Whether a job does `ops` operations within `limit`, checked with this much time `between`.
     fn await_operations(
         &self,
         job: &Job,
@@ -200,7 +199,7 @@ impl Session<'_> {
             if let Some(how) = self.workload_problem(job, answered.pop())? {
                 return Err(Trouble::Window(how));
             }
-            // There is no file before the workload has made it.
+            // The workload has to make the file first.
             let counts = answered.pop();
             let enough = matches!(counts, Some(Answered::Ok(Reply::Counters(c))) if c.ops >= ops);
             Ok(enough.then_some(()))
@@ -208,7 +207,7 @@ impl Session<'_> {
         Ok(self.look_within(limit, between, done)?.is_some())
     }
 
-    /// Why a job's counters mean nothing, if they do not; `status` is what its agent said of it.
+    /// Why a job's counters are void, if they are; `status` is its agent's report of it.
     pub(super) fn workload_problem(
         &self,
         job: &Job,

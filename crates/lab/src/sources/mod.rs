@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The five documents this project began with: the figures they printed, beside ours.
+//! The five documents behind this project: their figures, beside ours.
 //!
-//! `experiments/sources/*.published.toml` has the figures, and says which of our windows belongs
-//! beside each. Whether an effect was seen again follows from a result ([`verdict`]); nothing is
-//! written down.
+//! `experiments/sources/*.published.toml` has the figures, and names the windows of ours that
+//! belong beside each. Whether an effect was seen again follows from a result ([`verdict`]), and is
+//! not written down anywhere.
 
 mod published;
 pub mod verdict;
 
 pub use self::published::{Effect, Point, Published, Row};
 
-/// Name of the experiment and text of what was published, for each source.
+/// Name of the experiment and published text, for each source.
 const PUBLISHED: [(&str, &str); 5] = [
     ("s1", include_str!("../../../../experiments/sources/s1.published.toml")),
     ("s2", include_str!("../../../../experiments/sources/s2.published.toml")),
@@ -19,7 +19,7 @@ const PUBLISHED: [(&str, &str); 5] = [
     ("s5", include_str!("../../../../experiments/sources/s5.published.toml")),
 ];
 
-/// What was published that the experiment of this name measures again.
+/// The publication that the experiment of this name repeats.
 pub fn of(experiment: &str) -> Option<Published> {
     let (_, text) = PUBLISHED.iter().find(|(name, _)| *name == experiment)?;
     Some(Published::parse(text).expect("a test reads every one"))
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn changes_are_those_that_were_printed() {
-        // In percent, as the sources themselves have them.
+        // In percent, as in the sources.
         let change = |source: &str, effect: usize, row: usize| {
             let ratio = of(source).unwrap().effects[effect].rows[row].published_ratio().unwrap();
             (1000.0 * (1.0 - ratio)).round() / 10.0

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a source printed, as data.
+//! A source's figures, as data.
 
 use serde::Deserialize;
 
@@ -13,46 +13,46 @@ pub struct Published {
     pub id: String,
     /// Its title.
     pub title: String,
-    /// Who wrote it.
+    /// Its author.
     pub author: String,
     /// Where and when it appeared.
     pub published: String,
-    /// What it was measured on.
+    /// Its hardware and load.
     pub machine: String,
-    /// What is different here, on purpose.
+    /// Differences here, on purpose.
     pub scaling: String,
-    /// What of it cannot be carried over, in plain words.
+    /// Parts that do not carry over, in plain words.
     pub not_transferred: Vec<String>,
-    /// What it saw.
+    /// Effects that it saw.
     pub effects: Vec<Effect>,
 }
 
-/// Something it saw or asked, in one metric.
+/// An effect that it saw or asked about, in one metric.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Effect {
-    /// What changes.
+    /// Name of the change.
     pub name: String,
-    /// What the change is from and to.
+    /// State before and after the change.
     pub what: String,
     /// Unit of its figures.
     pub unit: String,
-    /// The metric of ours that belongs beside them.
+    /// Our metric beside them.
     pub metric: Metric,
-    /// Where it printed no figures: whether ours should go up, down, or nowhere.
+    /// Without printed figures: whether ours should go up, down, or nowhere.
     #[serde(default)]
     pub direction: Option<Direction>,
-    /// Why it may not be seen any more, where it is not.
+    /// Why it may be gone today, if it is.
     #[serde(default)]
     pub gone: String,
-    /// Why it may go the other way, where it does.
+    /// Why it may go the other way, if it does.
     #[serde(default)]
     pub reversed: String,
     /// Its table.
     pub rows: Vec<Row>,
 }
 
-/// Which way a figure should go.
+/// Direction of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
@@ -68,7 +68,7 @@ pub enum Direction {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// Mean and perhaps standard deviation before; empty if none was printed.
     pub before: Vec<f64>,
@@ -80,15 +80,15 @@ pub struct Row {
     /// Why there are none.
     #[serde(default)]
     pub missing: Option<String>,
-    /// Why they say nothing, though there are some.
+    /// Why they show nothing, although there are some.
     #[serde(default)]
     pub unmeasured: Option<String>,
-    /// Why it may not be seen here any more, where that is another reason than the effect's.
+    /// Why it may be gone here, if the reason is not the effect's.
     #[serde(default)]
     pub gone: Option<String>,
 }
 
-/// Where our before and after are.
+/// Places of our figures before and after.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Ours {
@@ -117,7 +117,7 @@ impl Row {
 }
 
 impl Effect {
-    /// Which way `row` should go: as printed, else as the effect says.
+    /// The direction that `row` should take: as printed, else as the effect says.
     pub fn direction_of(&self, row: &Row) -> Option<Direction> {
         match row.published_ratio() {
             Some(ratio) if ratio > 1.0 => Some(Direction::Up),

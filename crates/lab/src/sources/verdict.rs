@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Was it seen again? From the windows of a result.
+//! Verdicts on published effects, from the windows of a result.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,18 +11,18 @@ use crate::report::format::percent;
 use crate::result::RunResult;
 use crate::stats::{self, Estimate, LIKELY, MIN_ROUNDS};
 
-/// What became of something that was seen.
+/// The verdict on an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
     /// It goes the same way, significantly.
     Reproduced,
-    /// It does not, and the interval excludes a change as large as that printed.
+    /// It does not, and the interval excludes a change as large as the printed one.
     Gone,
     /// It goes the other way, significantly.
     Reversed,
-    /// Where none was wanted, none is seen, and one of a tenth would have been.
+    /// No change was wanted, none is seen, and one of a tenth would have been.
     Even,
-    /// Where none was wanted, there is one, significantly.
+    /// No change was wanted, but there is one, significantly.
     Differs,
     /// The windows are too few or too noisy to tell.
     Undecided,
@@ -57,7 +57,7 @@ impl fmt::Display for Verdict {
 /// A row of a source's table with ours beside it.
 #[derive(Clone, Debug)]
 pub struct Compared<'a> {
-    /// What was printed.
+    /// The printed row.
     pub row: &'a Row,
     /// Ours before.
     pub before: Option<Values>,
@@ -71,29 +71,29 @@ pub struct Compared<'a> {
     pub nr_rounds: u32,
     /// Holdfast over the kernel's scheduler, in the case of before and in that of after.
     pub holdfast: [Option<Estimate>; 2],
-    /// Was it seen again?
+    /// The verdict.
     pub verdict: Verdict,
-    /// Where that is undecided: which way it goes so far.
+    /// For an undecided row: its direction so far.
     pub leaning: Option<Leaning>,
 }
 
-/// Which way a row goes of which too little was measured for a verdict.
+/// Direction of a row with too few windows for a verdict.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Leaning {
-    /// What it looks like.
+    /// The direction.
     pub way: Way,
     /// Probability of that, 0.5 to 1 as a rule.
     pub sure: f64,
 }
 
-/// Which way a row goes.
+/// Direction of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
     /// As printed.
     Same,
     /// The other way.
     Other,
-    /// Up, where no change was wanted or nobody said.
+    /// Up, if no change was wanted or none is known.
     Up,
     /// Down, likewise.
     Down,
@@ -146,7 +146,7 @@ impl Compared<'_> {
         }
     }
 
-    /// Why it is as it is, as far as its source's file says.
+    /// Why it is so, according to its source's file.
     fn reason<'b>(&'b self, effect: &'b Effect) -> Option<&'b str> {
         let row = self.row;
         let reason = match self.verdict {
@@ -161,7 +161,7 @@ impl Compared<'_> {
 
 /// The contender whose gain is shown beside every row.
 pub const HOLDFAST: &str = "holdfast";
-/// Whom it is compared with.
+/// The contender that it is compared with.
 pub const STOCK: &str = "stock";
 
 /// The rows of an effect as `experiment` measured them.
@@ -220,7 +220,7 @@ pub fn compare<'a>(result: &RunResult, experiment: &str, effect: &'a Effect) -> 
     effect.rows.iter().map(compared).collect()
 }
 
-/// Is there none of it in any window before, and some in every one after?
+/// Whether it is zero in every window before, and above zero in every window after.
 fn begins(before: &BTreeMap<u32, f64>, after: &BTreeMap<u32, f64>) -> bool {
     before.len().min(after.len()) >= MIN_ROUNDS as usize
         && before.values().all(|value| *value == 0.0)
@@ -240,10 +240,10 @@ fn values(
     samples.filter_map(|s| Some((s.round, s.value(metric)?))).collect()
 }
 
-/// Smallest change that is looked for where no figure was printed.
+/// Smallest change that counts where no figure was printed.
 const NOTABLE: f64 = 0.1;
 
-/// Where before is zero throughout, or too few windows have a partner.
+/// If before is zero throughout, or too few windows have a partner.
 fn judge_without_ratio(
     direction: Option<Direction>,
     before: &BTreeMap<u32, f64>,
@@ -266,7 +266,7 @@ fn judge_without_ratio(
     match direction {
         Some(Direction::Up) if is_enough && is_nothing => Verdict::Gone,
         Some(Direction::None) if is_enough && is_nothing => Verdict::Even,
-        // What is not there cannot shrink.
+        // Nothing cannot shrink.
         _ => Verdict::Undecided,
     }
 }
@@ -295,7 +295,7 @@ fn judge(
         return if went == direction { Verdict::Reproduced } else { Verdict::Reversed };
     }
     let is_smaller = match direction {
-        // That nothing changes can be told only if a change would have been seen.
+        // "No change" holds only if a change would have been seen.
         Direction::None => {
             let is_narrow = e.low > 1.0 - NOTABLE && high < 1.0 + NOTABLE;
             return if is_narrow { Verdict::Even } else { Verdict::Undecided };
@@ -319,7 +319,7 @@ fn lean(direction: Option<Direction>, e: Estimate) -> Option<Leaning> {
     Some(Leaning { way, sure })
 }
 
-/// What became of an effect as a whole: how many of its rows have which verdict.
+/// The verdict on an effect as a whole: the number of its rows by verdict.
 pub fn headline(rows: &[Compared]) -> String {
     let counts = counts(rows.iter().map(|r| r.verdict));
     let leanings = leanings(rows);
@@ -337,7 +337,7 @@ pub fn headline(rows: &[Compared]) -> String {
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// Which way the undecided rows go: ` (likely same way in 3, unclear in 1)`; nothing if none is
+/// Directions of the undecided rows: ` (likely same way in 3, unclear in 1)`; empty if none is
 /// likely.
 fn leanings(rows: &[Compared]) -> String {
     let undecided = rows.iter().filter(|r| r.verdict == Verdict::Undecided);
@@ -357,19 +357,19 @@ fn counts<T: Ord>(all: impl Iterator<Item = T>) -> BTreeMap<T, usize> {
     counts
 }
 
-/// A reason, and for what.
+/// A reason, and the rows that it explains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason<'a> {
-    /// What it is a reason for.
+    /// The verdict that it explains.
     pub verdict: Verdict,
-    /// Rows it is one for; none if for all of the effect.
+    /// Its rows; none for all rows of the effect.
     pub rows: Vec<&'a str>,
     /// The reason.
     pub text: &'a str,
 }
 
 impl Reason<'_> {
-    /// `gone today (A, B)`: what it is a reason for, in words.
+    /// `gone today (A, B)`: the verdict and its rows, in words.
     pub fn of(&self) -> String {
         match self.rows.as_slice() {
             [] => self.verdict.to_string(),
@@ -378,7 +378,7 @@ impl Reason<'_> {
     }
 }
 
-/// Reasons for what became of `rows`, each once.
+/// Reasons for the verdicts on `rows`, each once.
 pub fn reasons<'a>(effect: &'a Effect, rows: &'a [Compared]) -> Vec<Reason<'a>> {
     let mut all: Vec<Reason> = Vec::new();
     for row in rows {
@@ -397,11 +397,11 @@ pub fn reasons<'a>(effect: &'a Effect, rows: &'a [Compared]) -> Vec<Reason<'a>> 
     all
 }
 
-/// Windows below which no standard deviation is told of.
+/// Fewest windows for a standard deviation.
 const MIN_WINDOWS: usize = 3;
 
-/// How far windows lie apart: standard deviation over mean, averaged over rows, as a sentence; none
-/// where no row has windows enough.
+/// Spread of windows: standard deviation over mean, averaged over rows, as a sentence. None if no
+/// row has enough windows.
 pub fn spread(rows: &[Compared]) -> Option<String> {
     let mean = |of: &dyn Fn(&Compared) -> Option<f64>| {
         let all: Vec<f64> = rows.iter().filter_map(of).collect();
@@ -424,7 +424,7 @@ pub fn spread(rows: &[Compared]) -> Option<String> {
         (!parts.is_empty()).then(|| format!("{name} {}", parts.join(", ")))
     };
     let ours = pair("ours", mean(&|r| relative(r.before)), mean(&|r| relative(r.after)))?;
-    // Where both are one case, there is one figure of it.
+    // If before and after are one case, there is one figure.
     let is_one_case = rows.iter().all(Compared::is_one_case);
     let [first, second] = [0, 1].map(|i| mean(&|r| relative(r.holdfast_values[i])));
     let holdfast = if is_one_case {
@@ -464,7 +464,7 @@ mod tests {
             (Some(Down), Some(0.8), estimate(0.7, 0.75, 0.8), 6, Reproduced),
             (Some(Down), Some(0.8), estimate(1.1, 1.2, 1.3), 6, Reversed),
             (Some(Down), Some(0.8), estimate(0.95, 1.0, 1.05), 6, Gone),
-            // As large a change as was printed may still be there.
+            // A change as large as the printed one may still be there.
             (Some(Down), Some(0.8), estimate(0.75, 0.95, 1.1), 6, Undecided),
             (Some(Down), Some(0.8), estimate(0.7, 0.75, 0.8), 5, Undecided),
             // Larger than was printed, and not significant by its p.

@@ -2,21 +2,21 @@
 //! The interval of a ratio of means.
 //!
 //! The *expanded percentile* bootstrap (T. Hesterberg, "What Teachers Should Know About the
-//! Bootstrap", The American Statistician 69(4), 2015): percentiles of the resampled ratio, taken
-//! further out by what the plain percentile interval is known to lack, the factor sqrt(n/(n-1)) of
-//! the standard error and Student's t instead of the normal quantile. Six to ten rounds are usual
-//! here, where plain percentiles cover only 87 to 90 % instead of 95 %. BCa was not taken: it
-//! corrects skewness, which ratios of neighbouring windows hardly have, and not these two, which
-//! dominate with few rounds. As percentiles do, it gives the reciprocal interval when the
-//! contenders swap places. Resamples of fewer than five rounds are too few different ones to reach
-//! that far: there the interval is Student's, of the logarithms of the rounds' ratios.
+//! Bootstrap", The American Statistician 69(4), 2015). It moves the percentiles of the resampled
+//! ratio outwards, because the plain percentile interval is too narrow: it lacks the factor
+//! sqrt(n/(n-1)) of the standard error, and Student's t in place of the normal quantile. With six
+//! to ten rounds, which are usual here, plain percentiles cover only 87 to 90 % instead of 95 %.
+//! BCa corrects skewness, which ratios of neighbouring windows hardly have, and neither of these
+//! two, which dominate with few rounds. As with percentiles, swapping the contenders gives the
+//! reciprocal interval. Resamples of fewer than five rounds differ too little to reach that far:
+//! there the interval is Student's, of the logarithms of the rounds' ratios.
 
 use rand::RngExt;
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
 use super::{Round, Settings, mean_interval, ratio_of_means};
 
-/// Rounds from which on resamples reach as far as they have to.
+/// Rounds from which on resamples reach far enough.
 const MIN_RESAMPLED: usize = 5;
 
 /// Lower and upper end; the upper one may be infinite.
@@ -33,10 +33,10 @@ pub fn interval(rounds: &[Round], settings: &Settings) -> (f64, f64) {
     let mut rng = settings.rng();
     let mut ratios = Vec::with_capacity(settings.resamples as usize);
     for _ in 0..settings.resamples {
-        // All n draws are made before looking at them, so that the generator is at the same place
-        // for every metric.
+        // All n draws are made before they are used, so that the generator is at the same place for
+        // every metric.
         let drawn: Vec<Round> = (0..n).map(|_| rounds[rng.random_range(0..n)]).collect();
-        // A resample in which neither was ever above zero says nothing.
+        // A resample without anything above zero has no ratio.
         ratios.extend(ratio_of_means(drawn.into_iter()));
     }
     if ratios.is_empty() {

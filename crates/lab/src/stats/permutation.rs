@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Could the difference be chance? Swapping two contenders within a round changes nothing if they
-//! do not differ, so every such relabelling was as likely as what was seen.
+//! Could the difference be chance? If two contenders do not differ, swapping them within a round
+//! changes nothing, so every such relabelling was as likely as the observed one.
 
 use rand::RngExt;
 
@@ -9,12 +9,12 @@ use super::{Round, Settings, ratio_of_means};
 /// Up to this many rounds all relabellings are tried.
 const EXACT_ROUNDS: usize = 14;
 
-/// Part of the relabellings whose ratio is at least as far from 1 as the one that was seen.
+/// Part of the relabellings whose ratio is at least as far from 1 as the observed one.
 ///
-/// Far is `|log(ratio)|`, so that 2 and 1/2 are equally far. Exact for up to 14 rounds; beyond
-/// that relabellings are drawn, what was seen is one of them, and the value is never 0.
+/// Distance is `|log(ratio)|`, so that 2 and 1/2 are equally far. Exact for up to 14 rounds. Beyond
+/// that relabellings are drawn, the observed one included, so that the value is never 0.
 pub fn p_value(rounds: &[Round], settings: &Settings) -> f64 {
-    // Relabellings that differ from the seen one only by rounding count as equal to it.
+    // Relabellings that differ from the observed one only by rounding count as equal to it.
     let seen = distance(rounds.iter().copied()) * (1.0 - 1e-9);
     if rounds.len() <= EXACT_ROUNDS {
         let all = 1u64 << rounds.len();

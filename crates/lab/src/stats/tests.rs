@@ -122,7 +122,7 @@ fn normal(rng: &mut ChaCha8Rng) -> f64 {
     (0..12).map(|_| rng.random::<f64>()).sum::<f64>() - 6.0
 }
 
-/// Windows as they are seen here: 10 % noise, and a drift of the machine common to a round.
+/// Windows as usual here: 10 % noise, and a drift of the machine common to a round.
 fn simulate(rng: &mut ChaCha8Rng, nr_rounds: usize, ratio: f64) -> Vec<Round> {
     let mut drift = 0.0;
     (0..nr_rounds)
@@ -166,7 +166,7 @@ fn the_interval_of_a_mean_is_students() {
     assert_eq!(mean_interval(&[2.0], 0.95), None);
 }
 
-/// Where nothing differs a direction is no surer than it may be: 90 % sure in a tenth of the runs.
+/// Where nothing differs, a direction is no surer than it may be: 90 % sure in a tenth of the runs.
 #[test]
 fn a_direction_is_as_sure_as_it_is_often_right() {
     let mut rng = ChaCha8Rng::seed_from_u64(13);

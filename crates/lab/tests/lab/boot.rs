@@ -42,9 +42,9 @@ fn every_kernel() {
     let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
     let hello = machine.hello();
     assert_eq!((hello.role, hello.nr_cpus), (Role::Host, 2));
-    // Debian's build of today is one that can be mended.
+    // Debian's build of today is one that can be patched.
     let qemu = &machine.provenance().qemu;
-    assert!(qemu.ends_with("(mended)"), "{qemu}");
+    assert!(qemu.ends_with("(patched)"), "{qemu}");
     let config = read(&machine, &format!("/boot/config-{}", hello.kernel_release));
     assert!(config.contains("CONFIG_SCHED_CLASS_EXT=y"));
 

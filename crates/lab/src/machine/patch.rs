@@ -1,32 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Mends for QEMU's emulation, in a copy of the program; each is found by what the code does, not
-//! by where it is.
+//! Patches for QEMU's emulation, applied to a copy of the program. Each place is found by the
+//! instructions there, not by its address.
 //!
 //! **Interrupts are delivered once.** KVM has VMRUN inject a guest's interrupts. QEMU's
-//! `helper_vmrun()` delivers an external one itself, by `do_interrupt_x86_hardirq()`, but leaves
-//! its vector in `CPUState.exception_index`, where it waits for the next thing that clears it. An
-//! emulated CPU that is asked to leave its loop before that (`cpu_handle_interrupt()` sees
-//! `exit_request` and no interrupt) takes it for an exception that is still to be delivered: the
-//! guest gets its interrupt twice, the second time with interrupts off, in the first instruction of
-//! the handler or below a lock that the handler takes. It panics, hangs or ends in a triple fault.
-//! The other kinds of event leave `helper_vmrun()` for the loop and need the vector; for an
-//! external interrupt the store is of no use and left out.
+//! `helper_vmrun()` delivers an external interrupt itself, by `do_interrupt_x86_hardirq()`. But it
+//! leaves the vector in `CPUState.exception_index`. If the emulated CPU is then asked to leave its
+//! loop (`cpu_handle_interrupt()` sees `exit_request` and no interrupt), it takes the vector for a
+//! pending exception. The guest gets its interrupt twice, the second time with interrupts off: in
+//! the first instruction of the handler, or below a lock that the handler takes. It panics, hangs
+//! or ends in a triple fault. Other kinds of event leave `helper_vmrun()` for the loop and need the
+//! vector. An external interrupt does not, so the patch leaves its store out.
 //!
-//! The others are for hosts whose clock counts instructions.
+//! The other patches are for hosts whose clock counts instructions.
 //!
-//! **A CPU that spins takes its time.** `helper_pause()` leaves the loop for good, so that other
-//! emulated CPUs get the rest of its turn: spinning would cost next to nothing. It still ends the
-//! translated block, but goes on with the same CPU, and counts for as many instructions as
-//! [`PAUSE`] says: a CPU takes tens of cycles for it.
+//! **A spinning CPU takes its time.** `helper_pause()` leaves the loop and gives the rest of the
+//! CPU's turn to other emulated CPUs, so that spinning would cost next to nothing. Patched, it ends
+//! the translated block, goes on with the same CPU, and counts as [`PAUSE`] instructions: a CPU
+//! takes tens of cycles for it.
 //!
 //! **Turns are short.** CPUs take turns until the next timer, which may be milliseconds away: every
-//! CPU would be stolen from the host for as long, again and again. `icount_percpu_budget()` says
-//! [`TURN`] instead.
+//! CPU would be stolen from the host for as long. `icount_percpu_budget()` returns [`TURN`]
+//! instead.
 //!
-//! **PAUSE exits once in [`PAUSES`].** The pause filter has no counter in QEMU: a guest whose PAUSE
-//! is intercepted exits at each, and what a spinning vCPU does is to exit.
-//! `helper_svm_check_intercept()` counts; there is room for the code in `icount_percpu_budget()`,
-//! and for the number in `replay_break_icount`, which only replays use.
+//! **PAUSE exits once in [`PAUSES`].** QEMU's pause filter has no counter: where PAUSE is
+//! intercepted, each one exits, and a spinning vCPU does little else.
+//! `helper_svm_check_intercept()` counts them. The code for that lies in `icount_percpu_budget()`,
+//! and the counter in `replay_break_icount`, which only replays use.
 
 use std::fs::{self, Permissions};
 use std::io::Write;
@@ -44,34 +43,33 @@ use crate::error::{Error, Result};
 use crate::images::{hex, made_once};
 use crate::progress::Progress;
 
-/// Raised when a mend changes: copies made before are not used any more.
+/// Raised when a patch changes, so that older copies are left alone.
 const VERSION: u32 = 5;
 
-/// Instructions that a CPU executes before it is another's turn: a microsecond, about what it takes
-/// one CPU to make another notice something.
+/// Instructions of one turn of a CPU: a microsecond, about as long as one CPU takes to make another
+/// notice something.
 const TURN: u32 = 1000;
 
-/// Instructions that a PAUSE takes the time of: 40 ns where two CPUs take turns, as on hardware.
+/// Instructions that a PAUSE counts as: 40 ns where two CPUs take turns, as on hardware.
 const PAUSE: u8 = 20;
 
-/// PAUSEs for each that exits: with two CPUs after some 50 us, as on hardware with KVM's count of
-/// 3000.
+/// PAUSEs for each exit: with two CPUs about 50 us, as on hardware with KVM's count of 3000.
 const PAUSES: u32 = 1000;
 
-/// Bytes of `icount_percpu_budget()` that say so.
+/// Bytes of the `icount_percpu_budget()` that returns [`TURN`].
 const ROOM_FOR_TURN: usize = 8;
 
 const NOP: u8 = 0x90;
 const JMP: u8 = 0xe9;
 
-/// What a program without mends means.
-pub(super) const NOT_MENDED: &str = "this build of QEMU is not known and cannot be mended: its emulation loses guests, whose windows are \
-     measured again";
+/// The note of a run whose QEMU has none of the patches.
+pub(super) const NOT_PATCHED: &str = "this build of QEMU is not known and cannot be patched: \
+     its emulation loses guests, whose windows are measured again";
 const NOT_COUNTING: &str =
     "this build of QEMU is not known well enough: a clock that counts instructions cannot be had";
 
-/// The program to run for a host with such a clock, and whether it counts instructions; none if
-/// there is nothing better than what there is.
+/// The program to run for a host with such a clock, and whether it counts instructions. None if the
+/// program itself has to do.
 pub(super) fn copy_for(
     clock: Clock,
     program: &Path,
@@ -79,7 +77,7 @@ pub(super) fn copy_for(
     progress: &Progress,
 ) -> Result<Option<(PathBuf, bool)>> {
     if clock != Clock::Machine {
-        if let Some(copy) = mended(program, true, directory)? {
+        if let Some(copy) = patched(program, true, directory)? {
             return Ok(Some((copy, true)));
         }
         if clock == Clock::Instructions {
@@ -87,15 +85,15 @@ pub(super) fn copy_for(
         }
         progress.note(NOT_COUNTING);
     }
-    Ok(mended(program, false, directory)?.map(|copy| (copy, false)))
+    Ok(patched(program, false, directory)?.map(|copy| (copy, false)))
 }
 
-/// A copy of the program with the mends, below `directory`; none if it is built in a way that is
-/// not understood. `counts`: for a host whose clock counts instructions.
-fn mended(program: &Path, counts: bool, directory: &Path) -> Result<Option<PathBuf>> {
+/// A patched copy of the program, below `directory`; none if the program's code is not as expected.
+/// `counts`: for a host whose clock counts instructions.
+fn patched(program: &Path, counts: bool, directory: &Path) -> Result<Option<PathBuf>> {
     let mut data = fs::read(program).map_err(Error::io("reading", program))?;
     let kind = if counts { "counting" } else { "plain" };
-    let name = format!("qemu-mended-{VERSION}-{kind}-{}", &hex(&Sha256::digest(&data))[..20]);
+    let name = format!("qemu-patched-{VERSION}-{kind}-{}", &hex(&Sha256::digest(&data))[..20]);
     let Some(patches) = Program::parse(&data).and_then(|program| program.patches(counts)) else {
         return Ok(None);
     };
@@ -110,10 +108,10 @@ fn mended(program: &Path, counts: bool, directory: &Path) -> Result<Option<PathB
     Ok(Some(copy))
 }
 
-/// What is to be there instead.
+/// The bytes to put there.
 #[derive(Debug, PartialEq)]
 struct Patch {
-    /// From where a function begins, or the file.
+    /// From the beginning of a function, or of the file.
     offset: usize,
     bytes: Vec<u8>,
 }
@@ -125,7 +123,7 @@ impl<'a> Program<'a> {
         ElfFile::parse(data).ok().map(Program)
     }
 
-    /// All of the mends for such a host, or none.
+    /// All patches for such a host, or none.
     fn patches(&self, counts: bool) -> Option<Vec<Patch>> {
         let deliver = self.function("do_interrupt_x86_hardirq")?.address;
         let vmrun = self.function("helper_vmrun")?;
@@ -193,10 +191,10 @@ impl Function<'_> {
     /// `helper_vmrun()` without the store of the vector into `exception_index` before `deliver` is
     /// called.
     fn without_useless_store(&self, deliver: u64) -> Option<Patch> {
-        /// Vector of a non-maskable interrupt: the only one that is a constant, and tells where the
-        /// field is.
+        /// Vector of a non-maskable interrupt. It is the only constant vector, so its store gives
+        /// away the field's offset.
         const NMI: u32 = 2;
-        /// More than there are between the two: other fields are set, and a log is written.
+        /// More instructions than lie between the two: other fields are set, and a log is written.
         const NEAR: usize = 16;
         let code = self.instructions();
         let nmi = only(code.iter().filter(|i| stores(i, NMI)))?;
@@ -209,7 +207,7 @@ impl Function<'_> {
         self.patch(store.ip(), vec![NOP; store.len()])
     }
 
-    /// `helper_pause()` that says there is no exception where it says that the loop is to be left.
+    /// `helper_pause()` with "no exception" in place of the value that ends the loop.
     fn staying_in_the_loop(&self) -> Option<Patch> {
         /// `EXCP_INTERRUPT`.
         const LEAVE: u32 = 0x10000;
@@ -217,11 +215,11 @@ impl Function<'_> {
         let code = self.instructions();
         let store = only(code.iter().filter(|i| stores(i, LEAVE)))?;
         let bytes = STAY.to_le_bytes().to_vec();
-        // The immediate is the last of it.
+        // The immediate is the instruction's end.
         self.patch(store.next_ip() - bytes.len() as u64, bytes)
     }
 
-    /// The only call of `before`, of `now` instead.
+    /// The only call of `before`, turned into one of `now`.
     fn calling(&self, before: u64, now: u64) -> Option<Patch> {
         let code = self.instructions();
         let call = only(code.iter().filter(|i| calls(i, before)))?;
@@ -229,8 +227,8 @@ impl Function<'_> {
         self.patch(call.next_ip() - bytes.len() as u64, bytes)
     }
 
-    /// Where a `CPUState` has the instructions left of a turn, 16 bits: the only such field that
-    /// `icount_update()` reads.
+    /// The offset of a `CPUState`'s count of instructions left in its turn, 16 bits. It is the only
+    /// such field that `icount_update()` reads.
     fn field_of_instructions_left(&self) -> Option<u32> {
         let code = self.instructions();
         let read = only(code.iter().filter(|i| i.code() == Code::Movzx_r32_rm16))?;
@@ -239,7 +237,7 @@ impl Function<'_> {
         is_of_argument.then_some(read.memory_displacement32())
     }
 
-    /// `icount_percpu_budget()` that says [`TURN`], `mov $TURN,%eax; ret`, with `other` code
+    /// An `icount_percpu_budget()` that returns [`TURN`], `mov $TURN,%eax; ret`, with `other` code
     /// behind.
     fn saying_turn(&self, other: Vec<u8>) -> Option<Patch> {
         let mut bytes = [&[0xb8], &TURN.to_le_bytes()[..], &[0xc3]].concat();
@@ -251,8 +249,8 @@ impl Function<'_> {
         self.patch(self.address, bytes)
     }
 
-    /// `helper_svm_check_intercept()`, which adds a zero and its return address to its arguments
-    /// and goes on as `check_param`, that goes by `count` instead.
+    /// `helper_svm_check_intercept()` adds a zero and its return address to its arguments and goes
+    /// on as `check_param`. Patched, it goes on as `count`.
     fn counting_pauses(&self, check_param: u64, count: u64) -> Option<Patch> {
         let code = self.instructions();
         let mnemonics: Vec<_> = code.iter().map(Instruction::mnemonic).collect();
@@ -272,8 +270,8 @@ impl Function<'_> {
     }
 }
 
-/// Code at `address` that takes [`PAUSE`] off the instructions `left` of its argument's turn, as
-/// far as there are any, and goes on as `exit`.
+/// Code at `address` that takes up to [`PAUSE`] off the instructions `left` in its argument's turn,
+/// and goes on as `exit`.
 fn taking_time_for_pause(address: u64, left: u32, exit: u64) -> Option<Vec<u8>> {
     let left = left.to_le_bytes();
     let mut code = [&[0x66, 0x83, 0xaf], &left[..], &[PAUSE]].concat(); // subw $PAUSE,left(%rdi)
@@ -284,7 +282,7 @@ fn taking_time_for_pause(address: u64, left: u32, exit: u64) -> Option<Vec<u8>> 
     Some(code)
 }
 
-/// Code at `address` that goes on as `check_param`, but for PAUSE only when `counter` has run down.
+/// Code at `address` that goes on as `check_param`, for PAUSE only when `counter` has run down.
 fn counting_pauses(address: u64, counter: u64, check_param: u64) -> Option<Vec<u8>> {
     /// `SVM_EXIT_PAUSE`.
     const EXIT: u8 = 0x77;
@@ -304,7 +302,7 @@ fn counting_pauses(address: u64, counter: u64, check_param: u64) -> Option<Vec<u
     Some(code)
 }
 
-/// What an instruction that ends at `next` holds for `target`.
+/// The relative address of `target` in an instruction that ends at `next`.
 fn relative(next: u64, target: u64) -> Option<[u8; 4]> {
     let distance = i32::try_from(target.cast_signed() - next.cast_signed()).ok()?;
     Some(distance.to_le_bytes())
@@ -391,11 +389,11 @@ mod tests {
     fn a_pause_does_not_leave_the_loop() {
         let code = [OTHER, LEAVE, OTHER].concat();
         let Patch { offset, bytes } = function(&code).staying_in_the_loop().unwrap();
-        let mut mended = code.clone();
-        mended[offset..][..bytes.len()].copy_from_slice(&bytes);
-        let store = &function(&mended).instructions()[1];
+        let mut patched = code.clone();
+        patched[offset..][..bytes.len()].copy_from_slice(&bytes);
+        let store = &function(&patched).instructions()[1];
         assert!(stores(store, u32::MAX), "{store:?}");
-        assert_eq!(mended.len(), code.len());
+        assert_eq!(patched.len(), code.len());
     }
 
     #[test]
@@ -461,9 +459,9 @@ mod tests {
 
         let before = code_with_call(&[OTHER], &[]);
         let Patch { offset, bytes } = function(&before).calling(DELIVER, 0x3000).unwrap();
-        let mut mended = before.clone();
-        mended[offset..][..bytes.len()].copy_from_slice(&bytes);
-        assert!(calls(&function(&mended).instructions()[1], 0x3000));
+        let mut patched = before.clone();
+        patched[offset..][..bytes.len()].copy_from_slice(&bytes);
+        assert!(calls(&function(&patched).instructions()[1], 0x3000));
         assert_eq!(function(&before).calling(DELIVER + 1, 0x3000), None);
     }
 
@@ -474,9 +472,9 @@ mod tests {
         check.extend(relative(VMRUN + 15, DELIVER).unwrap());
         let Patch { offset, bytes } = function(&check).counting_pauses(DELIVER, 0x3000).unwrap();
         assert_eq!(function(&check).counting_pauses(DELIVER + 1, 0x3000), None);
-        let mut mended = check.clone();
-        mended[offset..][..bytes.len()].copy_from_slice(&bytes);
-        let code = function(&mended).instructions();
+        let mut patched = check.clone();
+        patched[offset..][..bytes.len()].copy_from_slice(&bytes);
+        let code = function(&patched).instructions();
         assert_eq!(code[0].code(), Code::Endbr64);
         assert_eq!(code[1].near_branch_target(), 0x3000);
     }
