@@ -13,9 +13,9 @@ use holdfast_agent::protocol::{Ended, ExitStatus, Failure, Reply, Spawn, Stream}
 
 use crate::ring::{NoLine, Ring};
 
-/// How much of a child's output an error or [`Ended`] carries.
+/// Part of a child's output that an error or [`Ended`] carries.
 const TAIL_BYTES: usize = 16 << 10;
-/// How long the end of a dead child's output may take to arrive; a grandchild may hold it open.
+/// Time that the end of a dead child's output may take to arrive; a grandchild may hold it open.
 const DRAIN: Duration = Duration::from_millis(500);
 
 pub(crate) struct Child {
@@ -39,7 +39,7 @@ pub(crate) struct Children {
 impl Children {
     pub(crate) fn new() -> Arc<Self> {
         let (spawner, orders) = channel::<Order>();
-        // PR_SET_PDEATHSIG is about the *thread* that forked: it has to be one that stays.
+        // PR_SET_PDEATHSIG follows the *thread* that forked: it has to be one that stays.
         std::thread::spawn(move || {
             for (mut command, reply) in orders {
                 let _ = reply.send(command.spawn());
@@ -78,10 +78,10 @@ impl Children {
                 if let Some(set) = &cpus {
                     check(libc::sched_setaffinity(0, size_of_val(set), set))?;
                 }
-                // PID 1 is a real-time task (see init.rs); nothing it starts should be.
+                // PID 1 is a real-time task (see init.rs); its children must not be.
                 let ordinary = libc::sched_param { sched_priority: 0 };
                 check(libc::sched_setscheduler(0, libc::SCHED_OTHER, &ordinary))?;
-                // Whoever started us in the background of a shell had us ignore it.
+                // A shell that starts the agent in the background has it ignore the signal.
                 if libc::signal(libc::SIGINT, libc::SIG_DFL) == libc::SIG_ERR {
                     return Err(std::io::Error::last_os_error());
                 }
@@ -136,7 +136,7 @@ impl Children {
         Ok(Reply::Wait(ended))
     }
 
-    /// Collects every process that ends: ours, and as PID 1 the orphans of others.
+    /// Collects every process that ends: our children, and as PID 1 orphans of other processes.
     fn reap(&self) {
         loop {
             // SAFETY: a zeroed siginfo_t is valid, and the kernel only writes to it.
@@ -154,8 +154,8 @@ impl Children {
                 }
                 continue;
             }
-            // Only peeked at so far: a spawn that failed in exec reaps its own process, and holds
-            // the table while it does.
+            // Only peeked at so far: a spawn that fails in exec reaps its own process, and holds
+            // the table for that time.
             let mut status = 0;
             // SAFETY: plain system call with a valid pointer.
             if unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG) } != pid {
@@ -210,7 +210,7 @@ impl Child {
     }
 
     pub(crate) fn kill(&self, name: &str, signal: i32) -> Result<Reply, Failure> {
-        // Under the lock: once reaped, the number may belong to somebody else.
+        // Under the lock: after the process is reaped, its number may be another's.
         let status = self.status.lock().expect("no holder of this lock panics");
         if let Some(status) = *status {
             return Err(Failure::new(format!("`{name}` has ended already with {status}")));
@@ -222,7 +222,7 @@ impl Child {
         Ok(Reply::Done)
     }
 
-    /// Pins threads by the beginnings of their names; each beginning must be some thread's.
+    /// Pins threads by the beginnings of their names; each beginning must match a thread.
     pub(crate) fn pin(&self, name: &str, threads: &[(String, Vec<u32>)]) -> Result<Reply, Failure> {
         let failed = |what: String| Failure::new(format!("pinning threads of `{name}`: {what}"));
         let all = self.threads().map_err(|e| failed(e.to_string()))?;

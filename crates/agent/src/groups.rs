@@ -13,7 +13,7 @@ use crate::children::Child;
 const ROOT: &str = "/sys/fs/cgroup";
 const CONTROLLER: &str = "cpu";
 
-/// Those that were made, each after the one that it is in.
+/// Groups that it made, each after its parent.
 #[derive(Default)]
 pub(crate) struct Groups {
     made: Mutex<Vec<PathBuf>>,
@@ -52,7 +52,7 @@ impl Groups {
             self.make(&below).map_err(failed)?;
             write(&below.join("cgroup.type"), "threaded").map_err(failed)?;
         }
-        // Only a group of threaded ones may have both members and controllers.
+        // Only a group of threaded groups may have both members and controllers.
         self.enable_below(&group).map_err(failed)?;
         for (tid, comm) in threads {
             let mut meant = spec.threads.iter().filter(|(name, _)| comm.starts_with(name));
@@ -77,7 +77,7 @@ impl Groups {
         write(&group.join("cgroup.subtree_control"), &format!("+{CONTROLLER}"))
     }
 
-    /// Removes those that were made; one that still has members stays.
+    /// Removes the groups that it made; a group with members stays.
     pub(crate) fn remove(&self) {
         for group in self.made.lock().expect("no holder panics").drain(..).rev() {
             let _ = fs::remove_dir(group);

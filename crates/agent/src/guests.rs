@@ -18,7 +18,7 @@ use crate::children::Children;
 const SOCKET_PATIENCE: Duration = Duration::from_secs(25);
 /// Longest wait for one line of a QEMU monitor.
 const MONITOR_PATIENCE: Duration = Duration::from_secs(20);
-/// How much of a guest's console an error carries.
+/// Part of a guest's console that an error carries.
 const CONSOLE_BYTES: u64 = 4096;
 
 pub(crate) struct Guests {
@@ -93,7 +93,7 @@ impl Guests {
         child.status().map(|status| format!("its QEMU ended with {status}"))
     }
 
-    /// The guest's last console lines and what its QEMU had to say.
+    /// The guest's last console lines and its QEMU's messages.
     fn console(&self, spec: &Connect) -> String {
         let mut text = spec.console.as_ref().and_then(|p| tail(p).ok()).unwrap_or_default();
         let child = spec.child.as_ref().and_then(|name| self.children.get(name).ok());
@@ -179,7 +179,7 @@ impl Guest {
         self.pending.lock().expect("no holder of this lock panics")
     }
 
-    /// Hands answers to those who wait for them, until QEMU closes the socket.
+    /// Hands answers to the threads that wait for them, until QEMU closes the socket.
     fn read(&self, stream: UnixStream) {
         let mut lines = BufReader::new(stream);
         loop {

@@ -14,7 +14,7 @@ use holdfast_agent::protocol::{PORT, Role};
 use crate::children::check;
 use crate::{modules, serve};
 
-/// What programs expect to be mounted; a kernel may lack some, which is no reason to give up.
+/// Mounts that programs expect. A kernel may lack some, which is no reason to give up.
 const MOUNTS: &[(&str, &str, &str)] = &[
     ("proc", "/proc", ""),
     ("sysfs", "/sys", ""),
@@ -52,8 +52,8 @@ pub(crate) fn run() -> Result<Infallible, String> {
         std::env::set_var("PATH", "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin");
         std::env::set_var("HOME", "/root");
     }
-    // Samples are wanted at a moment, not after the load has had its turns. It works for
-    // microseconds at a time and only when asked. Threads started later inherit it; children do
+    // Samples are due at a moment, not after the load has had its slices. The agent works for
+    // microseconds at a time and only on request. Later threads inherit the policy; children do
     // not.
     let first = libc::sched_param { sched_priority: 1 };
     // SAFETY: plain system call with a valid pointer; a refusal leaves an ordinary task.
@@ -72,9 +72,9 @@ pub(crate) fn run() -> Result<Infallible, String> {
     serve::as_init(port, role).map_err(|e| format!("serving on {}: {e}", path.display()))
 }
 
-/// Puts khugepaged to sleep for 50 days. It collapses pages of a QEMU with that one's memory
-/// locked, at nice 19: where CPUs are scarce QEMU waits half a second for it, under any scheduler,
-/// and so does a request to a guest.
+/// Puts khugepaged to sleep for 50 days. At nice 19 it collapses pages of a QEMU and locks QEMU's
+/// memory. Where CPUs are scarce QEMU then waits half a second, under any scheduler, and so does a
+/// request to a guest.
 fn stop_collapsing() {
     const SLEEP: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs";
     if let Err(e) = fs::write(SLEEP, u32::MAX.to_string()) {
@@ -91,7 +91,7 @@ fn mount(kind: &str, at: &str, options: &str) -> std::io::Result<()> {
     })
 }
 
-/// Every machine has a network with itself (netdevice(7)).
+/// Every machine has a loopback network (netdevice(7)).
 fn loopback_up() -> std::io::Result<()> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     // SAFETY: a C structure of numbers and bytes.

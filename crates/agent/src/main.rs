@@ -2,10 +2,10 @@
 //! `holdfast-agent`: PID 1 of the lab's virtual hosts and guests, one static binary for both.
 //!
 //! As PID 1 it mounts what programs expect, loads modules and serves the protocol of
-//! [`holdfast_agent::protocol`] on the virtio-serial port `holdfast.agent`; `holdfast.role=host` or
-//! `holdfast.role=guest` on the kernel's command line says which it is. As an ordinary child
-//! (`holdfast-agent --fd N --role host`) it serves the same on an inherited socket, and ends, with
-//! all it has started, when the other end is closed.
+//! [`holdfast_agent::protocol`] on the virtio-serial port `holdfast.agent`. `holdfast.role=host` or
+//! `holdfast.role=guest` on the kernel's command line gives its role. As an ordinary child
+//! (`holdfast-agent --fd N --role host`) it serves the same on an inherited socket. It ends, with
+//! all its children, when the other end is closed.
 
 mod children;
 mod files;
@@ -28,7 +28,7 @@ use holdfast_agent::protocol::Role;
 
 fn main() -> ExitCode {
     if std::process::id() == 1 {
-        // Returning would be a kernel panic, which is what reports a broken image to the lab.
+        // Returning would be a kernel panic, which reports a broken image to the lab.
         let result = init::run();
         eprintln!("holdfast-agent: {}", result.unwrap_err());
         return ExitCode::FAILURE;

@@ -23,7 +23,7 @@ pub(crate) fn cpu_times(children: &Children, names: &[String]) -> Result<Reply, 
     for name in names {
         let child = children.get(name)?;
         let dead = || {
-            let message = format!("`{name}` has ended; it has no CPU time any more");
+            let message = format!("`{name}` has ended and has no CPU time");
             Failure { message, console: child.tails(std::time::Duration::ZERO) }
         };
         let found = tasks.len();
@@ -38,7 +38,7 @@ pub(crate) fn cpu_times(children: &Children, names: &[String]) -> Result<Reply, 
     Ok(Reply::CpuTimes(CpuTimes { t_ns, tasks }))
 }
 
-/// Process and thread ids of a process and of those that it has begun.
+/// Process and thread ids of a process and of its descendants.
 pub(crate) fn threads_of(pid: i32) -> Vec<(i32, i32)> {
     let mut all = Vec::new();
     let mut processes = vec![pid];
@@ -116,7 +116,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours and nothing refers to it any more.
+        // SAFETY: the mapping is ours and nothing refers to it.
         unsafe { libc::munmap(self.base, self.bytes) };
     }
 }

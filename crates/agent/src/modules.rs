@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Kernel modules. The lab's images list them, with what they need, in one file.
+//! Kernel modules. The lab's images list them, with their dependencies, in one file.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
@@ -36,7 +36,7 @@ fn parse(table: &str) -> HashMap<String, Module> {
     table.lines().filter_map(line).collect()
 }
 
-/// The module and what it needs, each after what it needs itself.
+/// The module and its dependencies, each after its own.
 fn order<'a>(table: &'a HashMap<String, Module>, name: &str) -> Result<Vec<&'a str>, String> {
     fn visit<'a>(
         table: &'a HashMap<String, Module>,
@@ -126,7 +126,7 @@ pub(crate) fn unload(name: &str) -> Result<Reply, Failure> {
     Err(Failure::new(format!("unloading module {name}: {e}")))
 }
 
-/// Not an image of the lab: the machine has its own tools.
+/// The machine is not an image of the lab and has its own tools.
 fn modprobe(children: &Children, args: &[&str]) -> Result<Reply, Failure> {
     let name = ["modprobe", args.join(" ").as_str()].join(" ");
     let argv = ["modprobe"].iter().chain(args).map(|&s| s.to_owned()).collect();
@@ -147,7 +147,8 @@ mod tests {
     #[test]
     fn loads_what_is_needed_first() {
         let table = parse(
-            "kvm-amd: /m/kvm-amd.ko kvm ccp\nkvm: /m/kvm.ko irqbypass\nirqbypass: /m/i.ko\nccp: /m/ccp.ko\n",
+            "kvm-amd: /m/kvm-amd.ko kvm ccp\nkvm: /m/kvm.ko irqbypass\n\
+             irqbypass: /m/i.ko\nccp: /m/ccp.ko\n",
         );
         assert_eq!(order(&table, "kvm_amd").unwrap(), ["irqbypass", "kvm", "ccp", "kvm_amd"]);
         assert!(order(&table, "nosuch").unwrap_err().contains("nosuch"));

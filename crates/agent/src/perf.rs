@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What CPUs count of a child: perf events of all its threads (perf_event_open(2)); and what KVM
-//! counts of its VMs.
+//! Perf events of a child, over all its threads (perf_event_open(2)), and KVM's counts of its VMs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -15,7 +14,7 @@ use perf_event_open_sys::{bindings, perf_event_open};
 use crate::children::Children;
 use crate::measure::{monotonic_ns, threads_of};
 
-/// Something that is counted: its name in answers, and perf's type and number of it.
+/// An event: its name in answers, and perf's type and number of it.
 #[derive(Clone, Copy, Debug)]
 struct Event {
     name: &'static str,
@@ -27,7 +26,7 @@ const fn hardware(name: &'static str, config: u32) -> Event {
     Event { name, kind: bindings::PERF_TYPE_HARDWARE, config }
 }
 
-/// Of user, kernel, hypervisor and guest alike: what a window cost, not where.
+/// User, kernel, hypervisor and guest together: the cost of a window, not its place.
 const EVENTS: [Event; 6] = [
     hardware("cycles", bindings::PERF_COUNT_HW_CPU_CYCLES),
     hardware("instructions", bindings::PERF_COUNT_HW_INSTRUCTIONS),
@@ -46,7 +45,7 @@ impl Perf {
         self.0.lock().expect("no holder of this lock panics")
     }
 
-    /// Counts a child from now on, and no longer what was counted of it before.
+    /// Starts to count a child, from zero.
     pub(crate) fn start(&self, children: &Children, name: &str) -> Result<Reply, Failure> {
         let child = children.get(name)?;
         let threads: Vec<i32> = threads_of(child.pid).into_iter().map(|(_, tid)| tid).collect();
@@ -55,7 +54,7 @@ impl Perf {
         Ok(Reply::Done)
     }
 
-    /// What was counted of it since.
+    /// The counts since.
     pub(crate) fn read(&self, name: &str) -> Result<Reply, Failure> {
         let table = self.table();
         let none = || Failure::new(format!("`{name}` is not counted; start with that"));
@@ -79,7 +78,7 @@ impl Counting {
             for &tid in threads {
                 match open(event, tid) {
                     Ok(file) => files.push(file),
-                    // It has ended since it was listed.
+                    // It has ended since the listing.
                     Err(e) if e.raw_os_error() == Some(libc::ESRCH) => (),
                     Err(e) => {
                         counting.refused.insert(event.name.to_owned(), reason(&e));
@@ -110,14 +109,14 @@ impl Counting {
     }
 }
 
-/// What KVM counts of a VM, and in which files of debugfs.
+/// KVM's counts of a VM, and their files in debugfs.
 const VM_STATS: [(&str, &[&str]); 2] = [
     ("vm_exits", &["exits"]),
-    // Time that vCPUs which have halted keep their CPU, in ns.
+    // Time that halted vCPUs keep their CPU, in ns.
     ("vm_halt_poll_ns", &["halt_poll_success_ns", "halt_poll_fail_ns"]),
 ];
 
-/// What KVM has counted of the VMs of a process together; nothing if it has none.
+/// KVM's counts of the VMs of a process together; empty if it has none.
 fn vm_stats(pid: i32) -> BTreeMap<String, u64> {
     const KVM: &str = "/sys/kernel/debug/kvm";
     // PID-FD
@@ -138,7 +137,7 @@ fn vm_stats(pid: i32) -> BTreeMap<String, u64> {
     found.collect()
 }
 
-/// Counts `event` in a thread and in those that it begins from now on.
+/// Counts `event` in a thread and in threads that it starts later.
 fn open(event: Event, tid: i32) -> io::Result<File> {
     let mut attr = bindings::perf_event_attr {
         type_: event.kind,
@@ -158,7 +157,7 @@ fn open(event: Event, tid: i32) -> io::Result<File> {
     }
 }
 
-/// What one thread's has counted, and for how long it could have and did.
+/// The count of one thread, with the time it was enabled and the time it was counted.
 #[derive(Clone, Copy)]
 struct Counted {
     value: u64,
@@ -174,17 +173,17 @@ fn read(mut file: &File) -> io::Result<Counted> {
     Ok(Counted { value, enabled_ns, running_ns })
 }
 
-/// What all have counted: where more events are wanted than a CPU has counters they take turns, and
-/// it is what it would have been all the time.
+/// The sum of all counts. If more events are open than a CPU has counters, they take turns; the sum
+/// is scaled up to the whole time.
 fn together(all: &[Counted]) -> Result<u64, String> {
-    /// Its turn would have come within less.
+    /// Its turn would have come within this time.
     const PATIENCE_NS: u64 = 50_000_000;
     let sum = |of: fn(&Counted) -> u64| all.iter().map(of).sum::<u64>();
     if sum(|c| c.running_ns) == 0 && sum(|c| c.enabled_ns) > PATIENCE_NS {
         return Err("no counter was free for it, something else has them all".to_owned());
     }
     let whole = |c: &Counted| match (c.enabled_ns, c.running_ns) {
-        // A thread that did not run has nothing to count.
+        // A thread that did not run has a count of zero.
         (_, 0) => c.value,
         (enabled, running) => {
             (u128::from(c.value) * u128::from(enabled) / u128::from(running)) as u64
@@ -193,7 +192,7 @@ fn together(all: &[Counted]) -> Result<u64, String> {
     Ok(all.iter().map(whole).sum())
 }
 
-/// What a reader can make of an error of perf_event_open(2).
+/// An error of perf_event_open(2), for a reader.
 fn reason(e: &io::Error) -> String {
     let why = match e.raw_os_error() {
         Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV) => {

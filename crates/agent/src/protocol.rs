@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the lab and an agent say to each other: one JSON object a line, over a byte stream.
+//! The protocol of the lab and its agents: one JSON object a line, over a byte stream.
 //!
 //! The lab sends a [`Call`], the agent answers each with one [`Answer`] of the same id. Calls are
 //! served concurrently, so answers may come in another order. [`Request::Batch`] is served in
@@ -33,12 +33,12 @@ pub const MAX_LINE: usize = 16 << 20;
 /// Time an operation without a time limit of its own may take.
 pub const DEFAULT_TIMEOUT_MS: u64 = 30_000;
 
-/// A request and the number its answer will carry.
+/// A request and the number of its answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Call {
     /// Chosen by the lab, unique among calls under way.
     pub id: u64,
-    /// What is asked for.
+    /// The request.
     #[serde(flatten)]
     pub request: Request,
 }
@@ -48,18 +48,18 @@ pub struct Call {
 pub struct Answer {
     /// Id of the call.
     pub id: u64,
-    /// What came of it.
+    /// The outcome.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It was done.
+    /// Success.
     Ok(Reply),
-    /// It was not done, and why.
+    /// Failure, with its reason.
     Error(Failure),
 }
 
@@ -81,13 +81,13 @@ impl From<Outcome> for Result<Reply, Failure> {
     }
 }
 
-/// Why a request was not done.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}{}", console_suffix(.console))]
 pub struct Failure {
-    /// What was tried, on what, and what went wrong.
+    /// The attempt, its object, and the error.
     pub message: String,
-    /// Last lines of the console of the child or guest that failed, when that is what failed.
+    /// Last lines of the console of the child or guest that failed, if it was one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub console: String,
 }

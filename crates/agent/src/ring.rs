@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Bounded memory of what a child has printed.
+//! Bounded memory of a child's output.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -31,7 +31,7 @@ impl Inner {
     }
 }
 
-/// What [`Ring::read`] found.
+/// The result of [`Ring::read`].
 pub(crate) struct Chunk {
     pub(crate) data: Vec<u8>,
     pub(crate) next: u64,
@@ -63,7 +63,7 @@ impl Ring {
         self.changed.notify_all();
     }
 
-    /// Nothing will follow.
+    /// Marks the end of the stream.
     pub(crate) fn end(&self) {
         self.lock().ended = true;
         self.changed.notify_all();
@@ -83,7 +83,7 @@ impl Ring {
         Some(self.changed.wait_timeout(inner, left).expect("no holder of this lock panics").0)
     }
 
-    /// What came after `position`; waits for it if there is nothing yet.
+    /// The bytes after `position`; waits if there are none.
     pub(crate) fn read(&self, position: u64, timeout: Duration) -> Chunk {
         let deadline = Instant::now() + timeout;
         let mut inner = self.lock();
@@ -116,7 +116,7 @@ impl Ring {
         }
     }
 
-    /// The last bytes, from the beginning of a line if there is more than `max_bytes`; first waits
+    /// The last bytes, from the beginning of a line if there are more than `max_bytes`. First waits
     /// a moment for the stream's end, which may come a little after that of its writer.
     pub(crate) fn tail(&self, max_bytes: usize, patience: Duration) -> String {
         let deadline = Instant::now() + patience;

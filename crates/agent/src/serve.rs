@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Reading calls, having them done, writing answers.
+//! Reads calls, serves them, writes answers.
 
 use std::convert::Infallible;
 use std::fs::{self, File};
@@ -39,7 +39,7 @@ pub(crate) fn ordinary_child(port: File, role: Role) -> io::Result<()> {
         agent.take(line);
     }
     agent.groups.remove();
-    // Children go with this process: PR_SET_PDEATHSIG.
+    // Children die with this process: PR_SET_PDEATHSIG.
     Ok(())
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn as_init(port: File, role: Role) -> io::Result<Infallible> {
     loop {
         match next_line(&mut lines)? {
             Some(line) => agent.take(line),
-            // A port nobody is connected to reads as ended; there is no blocking wait for it.
+            // A port without a peer reads as ended; there is no blocking wait for one.
             None => std::thread::sleep(Duration::from_millis(10)),
         }
     }
@@ -82,7 +82,7 @@ impl Agent {
         })
     }
 
-    /// Serves one call in a thread of its own, so that a slow one holds up nobody.
+    /// Serves one call in a thread of its own, so that a slow call holds up no other.
     fn take(self: &Arc<Self>, line: Vec<u8>) {
         if line.trim_ascii().is_empty() {
             return;
@@ -196,7 +196,7 @@ impl Agent {
             Request::Reboot => libc::RB_AUTOBOOT,
             _ => libc::RB_POWER_OFF,
         };
-        // SAFETY: plain system calls; nothing of value is on a disk here.
+        // SAFETY: plain system calls; no disk here holds anything of value.
         unsafe { libc::reboot(how) };
         panic!("reboot: {}", io::Error::last_os_error());
     }

@@ -13,14 +13,14 @@ use crate::measure::monotonic_ns;
 
 type Connection = Arc<Mutex<Option<BufReader<UnixStream>>>>;
 
-/// Connections by path. They stay open: some services tell what is new since the last request.
+/// Connections by path. They stay open: some services report changes since the last request.
 #[derive(Default)]
 pub(crate) struct Sockets {
     by_path: Mutex<HashMap<String, Connection>>,
 }
 
 impl Sockets {
-    /// Writes a line and reads the next one, over the connection there is or a new one.
+    /// Writes a line and reads the next one, over the open connection or a new one.
     pub(crate) fn exchange(
         &self,
         path: &str,
@@ -37,7 +37,7 @@ impl Sockets {
         {
             return Ok(Reply::Exchange { line: answer, t_ns: monotonic_ns() });
         }
-        // There was none, or its other end is not the one that serves there now.
+        // There was none, or its other end is no longer the service at this path.
         *connection = None;
         let fresh = || -> io::Result<_> {
             let mut stream = BufReader::new(UnixStream::connect(path)?);
@@ -80,7 +80,7 @@ mod tests {
         }
     }
 
-    /// Tells each connection how often it has asked, `answers` times.
+    /// Answers each connection with the number of its requests, `answers` times.
     fn serve(path: &std::path::Path, answers: u32) -> std::thread::JoinHandle<()> {
         let listener = UnixListener::bind(path).unwrap();
         std::thread::spawn(move || {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Where a guest itself says its per-CPU variables are: its symbol table and its own view of its
-//! memory. The reader on the host uses neither, which makes this an independent witness for it.
+//! Addresses of per-CPU variables, by the guest's own symbol table and its own view of its memory.
+//! The reader on the host uses neither, so that this is an independent witness.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -79,7 +79,7 @@ impl Drop for Agent {
     }
 }
 
-/// Waits until `done`, which has to happen soon.
+/// Waits until `done` returns true, which has to happen soon.
 fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !done() {
@@ -192,7 +192,7 @@ fn counts_the_cpu_time_of_every_thread() {
         now.t_ns > first.t_ns && now.tasks[0].run_ns >= first.tasks[0].run_ns + 50_000_000
     });
     agent.ask(Request::Kill { name: "busy".into(), signal: libc::SIGKILL }).unwrap();
-    eventually("being told that it has ended", || {
+    eventually("an error that it has ended", || {
         let error = agent.ask(Request::CpuTimes { names: names.clone() }).err();
         error.is_some_and(|e| e.message.contains("has ended"))
     });
@@ -308,7 +308,7 @@ fn takes_its_children_with_it() {
     let by_hangup = agent.sh("sleeper", "exec sleep 600", false);
     let is_gone = |pid: i32| move || !Path::new(&format!("/proc/{pid}")).exists();
     agent.stream.get_mut().shutdown(std::net::Shutdown::Both).unwrap();
-    eventually("ending when nobody listens any more", || {
+    eventually("its end once the connection is closed", || {
         agent.process.try_wait().unwrap().is_some()
     });
     eventually("the end of its child", is_gone(by_hangup));

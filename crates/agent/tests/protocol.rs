@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What one side writes, the other side reads.
+//! Each side reads what the other side writes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

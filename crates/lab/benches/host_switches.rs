@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a context switch costs on the lab's host where no VM runs: round trips of a byte between
-//! two processes, as `perf bench sched pipe` does, under `scx_holdfast` with and without its
-//! knowledge of guests, over those under the stock scheduler. The host counts its instructions, so
-//! a noisy machine changes nothing.
+//! The cost of a context switch on the lab's host where no VM runs: round trips of a byte between
+//! two processes, as in `perf bench sched pipe`. `scx_holdfast` with and without its knowledge of
+//! guests is compared with the stock scheduler. The host counts its instructions, so a noisy
+//! machine changes nothing.
 //!
 //! ```text
 //! make build && cargo bench -p holdfast-lab --bench host_switches
@@ -37,7 +37,7 @@ fn main() {
     for round in 0..ROUNDS {
         print!("round {:2} of {ROUNDS}:", round + 1);
         for turn in 0..CONTENDERS.len() {
-            // Who is first, second and third takes turns.
+            // The contenders rotate through first, second and third place.
             let index = (round + turn) % CONTENDERS.len();
             let (name, args) = CONTENDERS[index];
             let rate = round_trips_per_s(&machine, args);
@@ -83,7 +83,7 @@ fn round_trips_per_s(machine: &Machine, scheduler: Option<&[&str]>) -> f64 {
     ops as f64 / ((after.t_ns - before.t_ns) as f64 / 1e9)
 }
 
-/// Lets time of the host's clock pass.
+/// Passes time of the host's clock.
 fn pass(machine: &Machine, ms: u64) {
     machine.request(Request::Sleep { ms }).unwrap();
 }

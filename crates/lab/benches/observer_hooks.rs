@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What each hook of the observer costs in the lab's host, with a contended lock in 4 vCPUs and 2
+//! The cost of each hook of the observer in the lab's host, with a contended lock in 4 vCPUs and 2
 //! hogs: the figures of docs/results.md.
 //!
 //! ```text
@@ -33,7 +33,7 @@ fn main() {
         let argv = argv.iter().map(|&arg| arg.to_owned()).collect();
         let spawn = Spawn { name: name.into(), argv, stdin: true, ..Spawn::default() };
         machine.request(Request::Spawn(spawn)).unwrap();
-        // It is ready once it says something; the collector is to be asked.
+        // It is ready after its first output; the collector answers requests.
         let (name, line) = (name.into(), String::new());
         machine.request(Request::Ask { name, line, timeout_ms: 60_000 }).unwrap();
     }

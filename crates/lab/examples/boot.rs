@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A lab for development: boots the host, starts a guest with a workload, hogs beside it, and runs
-//! programs of the dist directory (or shell commands) in the host, showing what they print.
+//! A lab for development: boots the host, starts a guest with a workload, hogs beside it, runs
+//! programs of the dist directory (or shell commands) in the host, and shows their output.
 //!
 //! ```text
 //! cargo run --release -p holdfast-lab --example boot -- --dist target/dist --hogs 2 \
 //!     --workload 'lock --threads 4' --exec 'scx_holdfast --stats 1' --seconds 20
 //! ```
 //!
-//! `--exec` runs one after the other, each for `--seconds` at most, then gets SIGINT. A command
-//! ending in `&` is left running beside the others.
+//! `--exec` runs one command after the other, each for `--seconds` at most, then sends SIGINT. A
+//! command that ends in `&` keeps running beside the others.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ struct Args {
     /// auto, tcg, kvm or here.
     #[arg(long, default_value = "auto")]
     accel: String,
-    /// What the host's clock goes by: auto, machine or instructions.
+    /// Clock of the host: auto, machine or instructions.
     #[arg(long, default_value = "auto")]
     clock: String,
     /// CPUs of the host.
@@ -129,7 +129,7 @@ fn run(args: &Args) -> Result<()> {
     if args.vcpus > 0 {
         start_guest(&machine, args, kernel)?;
     } else {
-        // Loads KVM, as a guest does: scx_holdfast refuses to start without.
+        // Loads KVM, as a guest does: scx_holdfast refuses to start without it.
         machine.set_pause_exits(args.pause_exits)?;
     }
     for i in 0..args.hogs {
@@ -201,7 +201,7 @@ fn start_guest(machine: &Machine, args: &Args, kernel: Kernel) -> Result<()> {
     Ok(())
 }
 
-/// `sh -c` with the dist directory in its path.
+/// `sh -c` with the dist directory in PATH.
 fn shell(name: &str, command: &str, path: &str) -> Request {
     let path = format!("{path}:/usr/local/bin:/usr/bin:/bin:{}", images::WORKLOADS);
     Request::Spawn(Spawn {
@@ -212,7 +212,7 @@ fn shell(name: &str, command: &str, path: &str) -> Request {
     })
 }
 
-/// Shows what a child prints until it ends; SIGINT when its time is over, SIGKILL if it stays.
+/// Shows a child's output until it ends; SIGINT when its time is over, SIGKILL if it stays.
 fn follow(args: &Args, name: &str, send: impl Fn(Request) -> Result<Reply>) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(args.seconds);
     let mut at = [(Stream::Stdout, 0), (Stream::Stderr, 0)];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The stock scheduler against itself, on recorded windows: there is no difference, and the
+//! The stock scheduler against itself, on recorded windows. There is no difference, and the
 //! statistics must not find one more often than they promise.
 //!
 //! `data/aa-*.json` are results of `holdfast lab run experiments/aa.toml`, without the raw
@@ -12,7 +12,7 @@ use holdfast_lab::metric::Metric;
 use holdfast_lab::result::RunResult;
 use holdfast_lab::stats::{self, Round, Settings};
 
-/// What decides: the figures that a run is judged by.
+/// The figures that decide about a run.
 const METRICS: [Metric; 2] = [Metric::WorkPerVmCpuSecond, Metric::Throughput];
 
 fn recorded() -> Vec<RunResult> {
@@ -28,7 +28,7 @@ fn recorded() -> Vec<RunResult> {
     results
 }
 
-/// Values of a metric in the order they were measured; all of the same scheduler.
+/// Values of a metric in the order of measurement, all under the same scheduler.
 fn series(result: &RunResult, e: &Experiment, case: &Case, metric: Metric) -> Vec<f64> {
     assert!(e.contenders.iter().all(|c| c.is_stock()), "this run is not one of stock alone");
     result
@@ -39,8 +39,8 @@ fn series(result: &RunResult, e: &Experiment, case: &Case, metric: Metric) -> Ve
         .collect()
 }
 
-/// Neighbours in time are a round, as in a run; the bits of `labels` say which of the two counts as
-/// the contender.
+/// Neighbours in time are a round, as in a run. The bits of `labels` say which of the two is the
+/// contender.
 fn split(values: &[f64], labels: u64) -> Vec<Round> {
     let pairs = values.chunks_exact(2).enumerate();
     let round = |(i, pair): (usize, &[f64])| {
@@ -50,7 +50,7 @@ fn split(values: &[f64], labels: u64) -> Vec<Round> {
     pairs.map(round).collect()
 }
 
-/// Not some splits, which would be a matter of luck, but every one there is.
+/// Every possible split, because a choice of some would be a matter of luck.
 #[test]
 fn stock_against_stock_is_significant_in_no_more_than_one_of_twenty_splits() {
     let settings = Settings { resamples: 500, ..Settings::default() };
@@ -61,8 +61,8 @@ fn stock_against_stock_is_significant_in_no_more_than_one_of_twenty_splits() {
                     let values = series(&result, e, case, metric);
                     let nr_rounds = values.len() / 2;
                     assert!(nr_rounds >= 6, "{}: {nr_rounds} rounds", case.name);
-                    // The other half are these with the two contenders swapped. Beyond 12 rounds
-                    // there would be too many to try.
+                    // The other half of the splits swaps the contenders. Beyond 12 rounds there are
+                    // too many to try.
                     let values = &values[..2 * nr_rounds.min(12)];
                     let nr_splits = 1u64 << (values.len() / 2 - 1);
                     let is_significant = |labels: &u64| {
@@ -89,7 +89,7 @@ fn the_recorded_runs_themselves_found_no_difference() {
     }
 }
 
-/// The tests above must be able to fail: a quarter more would be found in what was recorded.
+/// The tests above must be able to fail: an added quarter is found in the recorded windows.
 #[test]
 fn a_real_difference_would_be_found_in_the_recorded_windows() {
     let (mut nr_series, mut nr_found) = (0, 0);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A run that is interrupted keeps what it has. In a test program of its own: the signal is for all
-//! of it.
+//! An interrupted run keeps its windows. In a test program of its own: the signal ends all of it.
 
 mod local;
 
@@ -32,7 +31,7 @@ fn leaves_a_result_when_whole_and_when_interrupted() {
     let whole = campaign.run_on(&local::boot, &Progress::silent()).unwrap();
     assert!(whole.ended_by.is_none() && !whole.result.partial);
     let read = RunResult::read(&whole.result_path).unwrap();
-    // On a busy machine a window may have to be measured again; what failed is kept beside it.
+    // On a busy machine a window may be measured again; the failed one is kept beside it.
     let problems: Vec<_> = read.samples.iter().filter_map(|s| s.problem.as_ref()).collect();
     let nr_valid = read.samples.len() - problems.len();
     assert_eq!(nr_valid, 8, "{problems:?}");
@@ -60,7 +59,7 @@ fn leaves_a_result_when_whole_and_when_interrupted() {
     campaign.out = dir.path().join("interrupted");
     campaign.options.rounds = Some(500);
     let log = campaign.out.join("samples.jsonl");
-    // Who runs the tests in the background has it ignored, and so it would stay.
+    // A shell that runs the tests in the background has it ignored, and so it would stay.
     // SAFETY: a plain system call; there is no handler yet.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
     interrupt::install();
@@ -74,7 +73,7 @@ fn leaves_a_result_when_whole_and_when_interrupted() {
             // SAFETY: plain system calls; the handler is installed.
             unsafe {
                 libc::kill(libc::getpid(), libc::SIGINT);
-                // Two that come together are one wish.
+                // Two that come together count as one.
                 libc::kill(libc::getpid(), libc::SIGINT);
             }
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A run that was stopped goes on where it was.
+//! A stopped run goes on where it was.
 
 mod local;
 
@@ -61,7 +61,7 @@ fn what_was_measured_before_a_run_was_stopped_is_not_measured_again() {
     let lines = std::fs::read_to_string(campaign.out.join("samples.jsonl")).unwrap();
     assert_eq!(lines.lines().count(), whole.result.samples.len());
 
-    // What is whole is not gone on with, and neither is anything where that is not wanted.
+    // A complete run is not resumed, and neither is any run with `afresh`.
     booted.lock().unwrap().clear();
     let again = campaign.run_on(&boot("first"), &Progress::silent()).unwrap();
     assert_eq!(valid(&again.result.samples, "second"), 0);

@@ -31,8 +31,7 @@ fn run_with(
         &Progress::silent(),
         &Part::whole(),
         &mut |sample| {
-            // On a busy machine a window may have to be tried again; these tests are not about
-            // that.
+            // On a busy machine a window may be tried again, which these tests are not about.
             if sample.problem.as_ref().is_none_or(|p| !p.contains("had to wait too long")) {
                 keep(&sample);
                 samples.push(sample);
@@ -67,7 +66,7 @@ fn measures_every_window_of_every_contender() {
         assert!(value(Metric::VmCpuPercent) > 1.0, "{sample:?}");
         let has_hogs = sample.case == "lock";
         assert_eq!(sample.value(Metric::HogsCpuPercent).is_some(), has_hogs);
-        // The observer sees no VM here, so there are no counts, not counts of zero.
+        // The observer sees no VM here, so counts are absent, not zero.
         assert!(sample.after.as_ref().unwrap().observer.is_some());
         assert_eq!(sample.value(Metric::Preemptions(holdfast_lab::metric::Class::Holder)), None);
     }
@@ -103,18 +102,18 @@ fn a_case_on_the_host_is_measured_without_any_guest() {
         assert!(value(Metric::Throughput) > 0.0);
         let percent = value(Metric::VmCpuPercent);
         assert!((1.0..=110.0).contains(&percent), "{percent} % of one loop's CPU");
-        // What is there of a guest is absent, not zero.
+        // Figures of a guest are absent, not zero.
         assert_eq!(sample.after.as_ref().unwrap().guest, None);
         assert_eq!(sample.value(Metric::UserUsPerOp), None);
     }
-    // Before and after cases that have one, too.
+    // Before and after cases that have a guest, too.
     let (measured, samples) = run_with(&experiment, &options(), |_| ());
     assert!(measured.ended_by.is_none(), "{measured:?}");
     assert_eq!((measured.guests.len(), samples.len(), covered(&samples).len()), (1, 8, 8));
     assert!(samples.iter().all(Sample::is_valid));
 }
 
-/// Hosts that count their instructions measure together, and none does what another has done.
+/// Hosts that count their instructions measure together, and none repeats another's windows.
 #[test]
 fn two_hosts_share_the_rounds() {
     let experiment = local::experiment("rounds = 2", "rounds = 4");
@@ -189,7 +188,7 @@ fn a_contender_that_dies_is_reported_and_the_others_go_on() {
             "{problem}"
         );
     }
-    // Two windows were tried four times each; then it was given up.
+    // Two windows were tried four times each; then the contender was given up.
     assert_eq!(other.iter().filter(|s| s.attempt == 3).count(), 2);
     assert_eq!(
         other.iter().filter(|s| s.problem.as_ref().unwrap().contains("given up")).count(),
@@ -258,7 +257,7 @@ fn a_guest_that_dies_is_started_again() {
     assert!(measured.ended_by.is_none(), "{measured:?}");
     assert_eq!(samples.iter().filter(|s| s.is_valid()).count(), 8, "{samples:?}");
     let failed: Vec<&Sample> = samples.iter().filter(|s| !s.is_valid()).collect();
-    // A busy machine may add some, which are measured again as well.
+    // A busy machine may lose more windows, which are measured again as well.
     assert!(!failed.is_empty());
     for failed in failed {
         let next = |s: &&Sample| s.attempt == failed.attempt + 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What an agent answers.
+//! An agent's answers.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Outcome, bytes};
 
-/// What an agent answers; the variant is that of the request.
+/// An agent's answer; the variant is that of the request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Reply {
@@ -37,14 +37,14 @@ pub enum Reply {
     },
     /// To [`Request::Output`].
     Output {
-        /// What was printed.
+        /// The output.
         #[serde(with = "bytes")]
         data: Vec<u8>,
         /// `after` for the next call.
         next: u64,
-        /// Bytes that were overwritten before they were asked for.
+        /// Bytes that were overwritten before they were read.
         lost: u64,
-        /// Nothing will follow.
+        /// Whether the stream has ended.
         ended: bool,
     },
     /// To [`Request::ReadFile`].
@@ -75,7 +75,7 @@ pub enum Reply {
     },
     /// To [`Request::Relay`].
     Relay {
-        /// What the guest answered.
+        /// The guest's answer.
         reply: Box<Reply>,
     },
     /// To [`Request::Qmp`].
@@ -90,16 +90,16 @@ pub enum Reply {
     },
     /// To [`Request::Witness`].
     Witness(Witness),
-    /// To requests that have nothing to tell.
+    /// To requests without a result.
     Done,
 }
 
-/// Who an agent is.
+/// An agent's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// [`PROTOCOL`] of the agent.
     pub protocol: u32,
-    /// What it is in charge of.
+    /// Its role.
     pub role: Role,
     /// `uname -r`.
     pub kernel_release: String,
@@ -109,11 +109,11 @@ pub struct Hello {
     pub nr_cpus: u32,
     /// Time since the kernel started, as the kernel counts it.
     pub uptime_ms: u64,
-    /// Another one after each boot.
+    /// A new one after each boot.
     pub boot_id: String,
 }
 
-/// What an agent is in charge of.
+/// An agent's role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -134,7 +134,7 @@ pub struct Ended {
     pub stderr_tail: String,
 }
 
-/// Exit code or signal: one of them is there.
+/// Exit code or signal: one of them is present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitStatus {
     /// Exit code of a child that ended by itself.
@@ -201,7 +201,7 @@ pub struct Counters {
     pub hist: Vec<u64>,
 }
 
-/// What CPUs counted of a child at one moment, all its threads together.
+/// Perf events of a child at one moment, all its threads together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PerfCounts {
     /// `CLOCK_MONOTONIC` when it was read.
@@ -214,14 +214,14 @@ pub struct PerfCounts {
     pub refused: BTreeMap<String, String>,
 }
 
-/// Where per-CPU symbols are, as the guest itself sees it.
+/// Addresses of per-CPU symbols, as the guest itself sees them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Witness {
     /// One for each online CPU.
     pub cpus: Vec<WitnessCpu>,
 }
 
-/// Where one CPU's symbols are.
+/// Addresses of one CPU's symbols.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WitnessCpu {
     /// CPU number in the guest.

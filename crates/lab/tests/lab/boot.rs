@@ -42,7 +42,7 @@ fn every_kernel() {
     let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
     let hello = machine.hello();
     assert_eq!((hello.role, hello.nr_cpus), (Role::Host, 2));
-    // Debian's build of today is one that can be patched.
+    // Debian's current build can be patched.
     let qemu = &machine.provenance().qemu;
     assert!(qemu.ends_with("(patched)"), "{qemu}");
     let config = read(&machine, &format!("/boot/config-{}", hello.kernel_release));
@@ -87,7 +87,7 @@ fn every_workload() {
         let counters = format!("/tmp/{workload}.counters");
         let argv = [machine.workload_path(workload), "--counters".into(), counters.clone()];
         ask(Request::spawn(workload, argv)).unwrap();
-        // Each of the build's sources once: not all include the same.
+        // Each of the build's sources once: their includes differ.
         let enough = if workload == "build" { 14_000 } else { 1 };
         let end = |signal| {
             let _ = ask(Request::Kill { name: workload.into(), signal });
@@ -140,17 +140,17 @@ fn counting_instructions() {
         shell(&machine, "i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done");
         uptime(&machine) - begin
     };
-    // What the kernel still has to do after boot is over then.
+    // Then the kernel's work after boot is over.
     took();
     let alone = took();
-    // The machine's CPUs, three times over: it takes the host longer, but no more of its time.
+    // The machine's CPUs, three times over: the host takes longer, but no more of its own time.
     let cpus = std::thread::available_parallelism().unwrap().get();
     let hogs = Hogs::new(3 * cpus);
     let beside = took();
     drop(hogs);
     eprintln!("{alone:.2} s alone, {beside:.2} s on a machine that is busy");
     assert!((beside / alone - 1.0).abs() < 0.1, "{alone} s, {beside} s");
-    // Of the host's CPUs each has every other turn.
+    // Each has every other turn of the host's CPUs.
     hog(&machine, "hog", "", None);
     let shared = took();
     eprintln!("{shared:.2} s while the host's other CPU is busy");
@@ -169,7 +169,7 @@ fn crashing_and_resetting() {
     let guest = GuestSpec { vcpus: 4, max_vcpus: 5, ..GuestSpec::new("vm0") };
     machine.start_guest(&guest).unwrap();
 
-    // Spinners stay in the guest, and leave it once they are told to.
+    // Without pause exits spinners stay in the guest; with them they leave it.
     assert_eq!(pauses_that_exit(&machine), 0);
     let other = GuestSpec { pause_exits: true, ..GuestSpec::new("vm1") };
     let error = machine.start_guest(&other).unwrap_err().to_string();
@@ -180,7 +180,7 @@ fn crashing_and_resetting() {
     let exits = pauses_that_exit(&machine);
     assert!(exits > 100, "{exits} exits");
 
-    // A reset is another boot of the same machine.
+    // A reset boots the same machine again.
     let before = hello.boot_id;
     let hello = machine.reset_guest("vm0").unwrap();
     assert!(hello.nr_cpus == 4 && hello.boot_id != before, "{hello:?}");
@@ -191,14 +191,14 @@ fn crashing_and_resetting() {
     let hello = hello_of(&machine, "vm0");
     assert_eq!(hello.nr_cpus, 5);
 
-    // A guest that hangs is reported, and heard of again when it goes on.
+    // A guest that hangs is reported, and answers again when it goes on.
     machine.qmp("vm0", json!({ "execute": "stop" })).unwrap();
     let error = machine.request_guest("vm0", Request::Hello).unwrap_err().to_string();
     assert!(error.contains("vm0") && error.contains("did not answer within"), "{error}");
     machine.qmp("vm0", json!({ "execute": "cont" })).unwrap();
     assert_eq!(hello_of(&machine, "vm0").nr_cpus, 5);
 
-    // A panic ends the guest, not the host, and is reported with what it said.
+    // A panic ends the guest, not the host, and is reported with its message.
     let crash = write("/proc/sysrq-trigger", "c");
     let error = machine.request_guest("vm0", crash.clone()).unwrap_err().to_string();
     assert!(error.contains("vm0") && error.contains("sysrq"), "{error}");
@@ -227,7 +227,7 @@ fn pauses_that_exit(machine: &Machine) -> u64 {
     const TRACING: &str = "/sys/kernel/tracing";
     let argv = ["/workloads/lock", "--threads", "4", "--counters", "/tmp/counters"];
     machine.request_guest("vm0", Request::spawn("lock", argv)).unwrap();
-    // Two endless loops take the CPUs away from holders.
+    // Two endless loops preempt holders.
     for name in ["hog0", "hog1"] {
         machine.request(Request::spawn(name, [machine.workload_path("hog")])).unwrap();
     }
@@ -247,7 +247,7 @@ fn pauses_that_exit(machine: &Machine) -> u64 {
             Err(_) => None,
         }
     };
-    // For as long as it takes to do a certain amount of contended work.
+    // For as long as a certain amount of contended work takes.
     let start = eventually("the first operation", work);
     eventually("50 000 operations", || work().filter(|ops| *ops > start + 50_000));
     set(format!("{event}/enable"), "0");
@@ -270,11 +270,11 @@ fn pauses_that_exit(machine: &Machine) -> u64 {
     exits
 }
 
-/// Not a test of its own: the program that the next one interrupts.
+/// Not a test of its own: the program that the next test interrupts.
 #[test]
 #[ignore = "started by nothing_is_left_of_a_lab_that_is_interrupted_or_killed"]
 fn boots_and_waits() {
-    // Who runs the tests in the background has it ignored, and so it would stay.
+    // A shell that runs the tests in the background has it ignored, and so it would stay.
     // SAFETY: a plain system call; there is no handler yet.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
     interrupt::install();
@@ -293,7 +293,7 @@ fn boots_and_waits() {
 
 #[test]
 fn nothing_is_left_of_a_lab_that_is_interrupted_or_killed() {
-    // Built beforehand, so that the lab below has nothing to do but boot.
+    // Built beforehand, so that the lab below only boots.
     let _ =
         Machine::boot(&MachineSpec { accel: Accel::Tcg, ..spec() }, &Progress::stderr()).unwrap();
     for signal in [libc::SIGINT, libc::SIGKILL] {

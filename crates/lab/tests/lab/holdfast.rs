@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Holdfast in the lab's host: guests are read as they see themselves, and neither a scheduler that
-//! is killed nor guests that are reset, grown and killed leave anything wrong behind.
+//! Holdfast in the lab's host. It reads guests as they see themselves. Neither a scheduler that is
+//! killed nor guests that are reset, grown and killed leave anything wrong behind.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::emulated::{
 
 const HOGS: [&str; 2] = ["hog0", "hog1"];
 
-/// Of guests in two sockets.
+/// For guests in two sockets.
 const VCPUS: u32 = 4;
 
 fn boot(guest_kernels: Vec<Kernel>) -> Machine {
@@ -38,7 +38,7 @@ fn hogs(machine: &Machine, signal: i32) {
     }
 }
 
-/// The one VM there is, once so many of its vCPUs are read.
+/// The only VM, once this many of its vCPUs are read.
 fn readable_vm(machine: &Machine, vcpus: usize, release: &str) -> Value {
     eventually(&format!("{vcpus} readable vCPUs of {release}"), || {
         let sample = observe(machine);
@@ -75,7 +75,7 @@ fn guests_are_observed_on_a_host_of_debian_13() {
     an_older_host(Kernel::Linux6_12);
 }
 
-/// Neither has sched_ext; the observer asks for none.
+/// Neither kernel has sched_ext; the observer needs none.
 fn an_older_host(host_kernel: Kernel) {
     let guest_kernels = vec![Kernel::Linux6_1, Kernel::Linux6_12, Kernel::Linux7];
     let spec = MachineSpec { host_kernel, guest_kernels: guest_kernels.clone(), ..spec() };
@@ -94,7 +94,7 @@ fn an_older_host(host_kernel: Kernel) {
 }
 
 /// Guests of these kernels, one after the other. Their vCPUs are in two sockets of three, so that
-/// APIC ids have a gap. KVM has more memory slots for one of them than hold memory that a kernel
+/// APIC ids have a gap. For one of them KVM has more memory slots than hold memory that a kernel
 /// lies in.
 fn are_read(machine: &Machine, kernels: &[Kernel]) {
     for &kernel in kernels {
@@ -104,11 +104,11 @@ fn are_read(machine: &Machine, kernels: &[Kernel]) {
             Kernel::Linux7 | Kernel::Backports => "7.",
         };
         let topology = Some(Topology { sockets: 2, cores: 3, threads: 1 });
-        // The kernel takes its time to find that it cannot use them.
+        // The kernel takes long to find that it cannot use them.
         let dimms = if kernel == Kernel::Linux7 { 40 } else { 0 };
         let guest = GuestSpec { kernel, vcpus: VCPUS, topology, dimms, ..GuestSpec::new("vm0") };
         machine.start_guest(&guest).unwrap();
-        // The guest's own symbol table and page tables are the witness, asked while it is idle.
+        // The guest's own symbol table and page tables are the witness, read while it is idle.
         let symbols = match kernel {
             Kernel::Linux6_12 => ["steal_time", "qnodes", "pcpu_hot", "pcpu_hot"],
             _ => ["steal_time", "qnodes", "__preempt_count", "current_task"],
@@ -152,8 +152,7 @@ fn the_newest_kernel_is_scheduled_and_read() {
     on_an_emulated_host(newest_kernel);
 }
 
-/// Where a kernel declares, names or packs something otherwise than any before, this is the first
-/// to know.
+/// The first test to fail where a new kernel declares, names or packs something differently.
 fn newest_kernel() {
     let kernel = Kernel::Backports;
     let spec = MachineSpec { host_kernel: kernel, guest_kernels: vec![kernel], ..spec() };
@@ -238,7 +237,7 @@ fn killing_resetting_plugging() {
     start_scheduler(&machine, &[]);
     readable_vm(&machine, 2, "7.");
 
-    // The scheduler is killed: the host goes back to its own, and the guest does not notice.
+    // The scheduler is killed: the host returns to its own, and the guest does not notice.
     kill_scheduler(&machine);
     let vm = readable_vm(&machine, 2, "7.");
     let before = preemptions(&vm, "preemptible");
@@ -262,7 +261,7 @@ fn killing_resetting_plugging() {
     });
     assert!(preemptions(&vm, "unknown") <= unknown + 2, "{vm}");
 
-    // A vCPU more.
+    // One more vCPU.
     machine.plug_vcpus("vm0", 3).unwrap();
     let online = |data: &str| Request::WriteFile {
         path: "/sys/devices/system/cpu/cpu2/online".into(),
@@ -274,8 +273,8 @@ fn killing_resetting_plugging() {
     });
     readable_vm(&machine, 3, "7.");
 
-    // Its guest does without, which says nothing of the others. Only if it is looked at between
-    // giving up its record and sleeping for good is that seen at all.
+    // The guest does without it, which is no news of the others. This shows only if the vCPU is
+    // read between giving up its record and sleeping for good.
     for _ in 0..2 {
         machine.request_guest("vm0", online("0")).unwrap();
         pass(&machine, 0.3);
@@ -288,7 +287,7 @@ fn killing_resetting_plugging() {
         readable_vm(&machine, 3, "7.");
     }
 
-    // The VM is killed under load, and another kernel runs in the next one.
+    // The VM is killed under load, and another kernel runs in the next VM.
     machine.stop_guest("vm0").unwrap();
     eventually("the VM to be forgotten", || {
         observe(&machine)["vms"].as_array().unwrap().is_empty().then_some(())

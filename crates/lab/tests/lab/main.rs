@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What needs the lab's host: its kernel, KVM and guests. An emulated one is one thread at work, so
-//! that two tests at a time are no slower than one; what asks for exact figures has a host that
-//! counts instructions. Needs what `make build` builds, and either the network or packages in the
-//! cache; no root.
+//! Tests on the lab's host: its kernel, KVM and guests. An emulated host is one busy thread, so
+//! that two tests at a time are no slower than one. Tests of exact figures use a host that counts
+//! instructions. They need the output of `make build`, and either the network or packages in the
+//! cache, but no root.
 
 mod boot;
 mod emulated;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! How much of lock-holder preemption is left under `scx_holdfast`, and what `spins` makes of it
-//! for people.
+//! The lock-holder preemption that is left under `scx_holdfast`, and what `spins` reports of it.
 
 use std::time::Duration;
 
@@ -16,10 +15,10 @@ use crate::emulated::{
 
 const HOGS: [&str; 2] = ["hog0", "hog1"];
 
-/// Such a host is slow.
+/// An emulated host is slow.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// What is looked at of each, in s of the host.
+/// Window of each, by the host's clock.
 const WINDOW_NS: u64 = 4_000_000_000;
 
 #[test]
@@ -36,7 +35,7 @@ fn modes() {
     let alone = spins.until(LIMIT, "mode");
     machine.stop_guest("alone").unwrap();
 
-    // As libvirt has it: a group for the guest, with one for each vCPU in it, and a group for each
+    // As under libvirt: a group for the guest, with one for each vCPU in it, and a group for each
     // of the others.
     let group = |name: &str, group: &str, nr_vcpus: u32| {
         let vcpus = (0..nr_vcpus).map(|vcpu| (format!("CPU {vcpu}/"), format!("vcpu{vcpu}")));
@@ -81,11 +80,11 @@ fn modes() {
     machine.shut_down().unwrap();
 }
 
-/// Time that preempted lock holders are off the CPU, of each CPU second of the VM, and CPUs that it
-/// has, over a window.
+/// Over a window: the time that preempted lock holders are off the CPU, for each CPU second of the
+/// VM, and the CPUs that the VM has.
 fn holders_off(machine: &Machine) -> (f64, f64) {
     let sums = |sample: &Value| {
-        // Who ended is told of once more, and was there first.
+        // A VM that has ended is reported once more, and comes first.
         let vm = sample["vms"].as_array().unwrap().last().unwrap();
         let vcpus = vm["vcpus"].as_array().unwrap();
         let off = vcpus.iter().map(|vcpu| vcpu["offcpu_ns"]["holder"].as_u64().unwrap());

@@ -7,8 +7,8 @@ use holdfast_lab::progress::Progress;
 
 use crate::emulated::{counting_spec, eventually, hog, observe, preemptions, start_observer};
 
-/// KVM enters a guest with preemption off. A vCPU that runs a nested guest (L2) holds no lock for
-/// that.
+/// KVM enters a guest with preemption off. A vCPU that runs a nested guest (L2) holds no lock
+/// because of it.
 #[test]
 fn a_vcpu_that_runs_a_nested_guest_is_no_lock_holder() {
     let machine =

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The observer in the lab's host: lock-holder preemption is seen where there is some, and only
-//! there; what it counts agrees with what the scheduler counts, with what is recorded, and with
-//! what the guest sees itself.
+//! The observer in the lab's host. It sees lock-holder preemption only where there is some. Its
+//! counts agree with the scheduler's, with its recordings, and with the guest's own view.
 
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use crate::emulated::{
 
 const HOGS: [&str; 2] = ["hog0", "hog1"];
 
-/// Such a host is slow.
+/// An emulated host is slow.
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// Runs `holdfast` in the idle host to its end.
@@ -29,7 +28,7 @@ fn holdfast(machine: &Machine, args: &[&str]) -> Ended {
     wait(machine, "once", LIMIT)
 }
 
-/// Neither is a failure, and each is told in a sentence.
+/// Neither is a failure, and each is reported in a sentence.
 fn nothing_to_be_seen(machine: &Machine) {
     let no_kvm = holdfast(machine, &["report", "1", "1"]);
     assert_eq!(no_kvm.status.code, Some(77), "{no_kvm:?}");
@@ -77,7 +76,7 @@ impl Seen {
         self.sum(|vcpu| &vcpu["run_ns"]) / 1e9
     }
 
-    /// Lock holders that were kept off the CPU for longer than 1 ms, per CPU second of the VM.
+    /// Lock holders off the CPU for longer than 1 ms, per CPU second of the VM.
     fn long_holders(&self) -> f64 {
         self.sum(|vcpu| &vcpu["offcpu_over_cap"]["holder"]) / self.cpu_seconds()
     }
@@ -91,22 +90,22 @@ impl Seen {
         self.0.iter().map(|report| report["interval_ns"].as_f64().unwrap()).sum()
     }
 
-    /// vCPUs of these classes, on average: those that ran, and those that were preempted.
+    /// Average numbers of vCPUs of these classes: running, and preempted.
     fn vcpus_of(&self, classes: &[&str]) -> (f64, f64) {
         let ran = self.sum_of_classes("samples", classes) / self.sum_of_classes("samples", &KNOWN);
         let off = self.sum_of_classes("offcpu_ns", classes);
         (ran * self.cpu_seconds() * 1e9 / self.interval_ns(), off / self.interval_ns())
     }
 
-    /// vCPUs that wait for a lock, on average: those that spin, and those that were preempted or
-    /// halted in the queue.
+    /// Average numbers of vCPUs that wait for a lock: spinning, and preempted or halted in the
+    /// queue.
     fn waiting(&self) -> f64 {
         let (spinning, off) = self.vcpus_of(&["waiter", "head"]);
         spinning + off + self.sum(|vcpu| &vcpu["lock_halt_ns"]) / self.interval_ns()
     }
 }
 
-/// Waits for the guest's spinlocks as it sees them itself.
+/// Waits for the guest's spinlocks, in its own view.
 struct Spins(Vec<Value>);
 
 impl Spins {
@@ -118,7 +117,7 @@ impl Spins {
             assert_eq!(report["guest"], true);
             let spinlocks = &report["locks"][0];
             assert_eq!(spinlocks["lock"], "spinlock");
-            // An interrupt may begin a wait while another one is noted.
+            // An interrupt may begin a wait while another one is recorded.
             let (lost, seen) = (&report["lost_events"], &spinlocks["count"]);
             let lost_share = lost.as_f64().unwrap() / seen.as_f64().unwrap();
             assert!(lost_share < 0.01, "{lost} waits lost, {seen} seen");
@@ -134,7 +133,7 @@ impl Spins {
         self.sum(|report| &report["locks"][0]["total_ns"])
     }
 
-    /// vCPUs that wait for a spinlock, on average.
+    /// Average number of vCPUs that wait for a spinlock.
     fn waiting(&self) -> f64 {
         self.waited_ns() / self.sum(|report| &report["interval_ns"])
     }
@@ -154,7 +153,7 @@ impl Spins {
     }
 }
 
-/// What both say of the same seconds.
+/// Both views of the same seconds.
 fn look(machine: &Machine, reports: &mut Lines<'_>, spins: &mut Lines<'_>) -> (Seen, Spins) {
     reports.forget();
     spins.forget();
@@ -162,7 +161,7 @@ fn look(machine: &Machine, reports: &mut Lines<'_>, spins: &mut Lines<'_>) -> (S
     (Seen::over(reports.ready()), Spins::over(spins.ready()))
 }
 
-/// The VM of a sample that began last: who ended is told of once more, and comes first.
+/// The VM of a sample that began last: a VM that has ended is reported once more, and comes first.
 fn newest(sample: &Value) -> Option<&Value> {
     sample["vms"].as_array()?.last()
 }
@@ -192,11 +191,10 @@ fn seen_where_it_is() {
     let alone = look(&machine, &mut reports, &mut spins);
     machine.stop_guest("alone").unwrap();
 
-    // With company.
+    // Beside hogs.
     eprintln!("a guest in company, recorded");
-    // Both have read the guest before its vCPUs contend: one that is booting is tried again and
-    // again, with pauses that grow with what an attempt takes, and one that is there is read at
-    // once.
+    // Both have read the guest before its vCPUs contend. A booting guest is tried again after
+    // pauses that grow with the cost of an attempt; a booted one is read at once.
     start_guest(&machine, "vm0", 4);
     eventually_within(LIMIT, "the observer reads the guest", || {
         let seen = observe(&machine);
@@ -213,7 +211,7 @@ fn seen_where_it_is() {
         machine.request(Request::spawn(name, [machine.workload_path("hog")])).unwrap();
     }
     pass(&machine, 3.0);
-    // Nothing is preempted while one of them looks and the other does not.
+    // Nothing is preempted while only one of them counts.
     signal(&machine, &load, libc::SIGSTOP);
     signal(&machine, &["recorder"], libc::SIGINT);
     let live = observe(&machine);
@@ -227,9 +225,9 @@ fn seen_where_it_is() {
     eprintln!("in company, looked at from both sides");
     let stock = look(&machine, &mut reports, &mut spins);
 
-    // Emulated CPUs whose clock counts instructions take turns, and samples are taken where these
-    // end. They do not agree with the guest's own clock: of a guest alone on two CPUs 0.19 to 0.26
-    // vCPUs wait by samples, and 0.30 by that. One CPU takes no turns.
+    // Emulated CPUs whose clock counts instructions take turns, and samples are taken at the ends
+    // of turns. So samples differ from the guest's own clock: of a guest alone on two CPUs 0.19 to
+    // 0.26 vCPUs wait by samples, and 0.30 by its clock. One CPU takes no turns.
     eprintln!("in company, on one CPU");
     pin(&machine, &load, "0");
     count_costs(|request| machine.request_guest("vm0", request).unwrap());
@@ -246,7 +244,7 @@ fn seen_where_it_is() {
     eventually_within(LIMIT, "scx_holdfast reads the guest", || {
         (counted(&machine).counters["nr_vms_readable"] == 1).then_some(())
     });
-    // Nothing is preempted between one count and the other.
+    // Nothing is preempted between the two counts.
     let both_count = || {
         signal(&machine, &load, libc::SIGSTOP);
         let counts = (counted(&machine), observe(&machine));
@@ -256,7 +254,7 @@ fn seen_where_it_is() {
     let (_, before) = both_count();
     let held = look(&machine, &mut reports, &mut spins);
     let (scheduler, after) = both_count();
-    // The scheduler counts preemptions; how long they last it does not: that is compared below.
+    // The scheduler counts preemptions, but not their length, which is compared below.
     let agreed = KNOWN.map(|class| {
         let of_observer = |sample: &Value| preemptions(&sample["vms"][0], class);
         (
@@ -270,8 +268,8 @@ fn seen_where_it_is() {
         [("alone", &alone), ("stock", &stock), ("one CPU", &one_cpu), ("holdfast", &held)]
     {
         println!(
-            "{name}: {:.2} long holders per CPU second, {:.4} of CPU time lost; {:.3} vCPUs wait, from \
-             inside {:.3}; {:.1} us each; {:.5} are long",
+            "{name}: {:.2} long holders per CPU second, {:.4} of CPU time lost; {:.3} vCPUs wait, \
+             from inside {:.3}; {:.1} us each; {:.5} are long",
             seen.long_holders(),
             seen.lost_share(),
             seen.waiting(),
@@ -301,16 +299,16 @@ fn seen_where_it_is() {
     figures.less("long holders, holdfast", held.0.long_holders(), stock.0.long_holders() / 5.0);
     figures.less("CPU time lost, holdfast", held.0.lost_share(), stock.0.lost_share() / 2.0);
 
-    // The second mode, as seen from inside.
+    // The second mode, in the guest's view.
     figures.less("long waits, alone", alone.1.long_share(), stock.1.long_share() / 5.0);
     figures.less("long waits, holdfast", held.1.long_share(), stock.1.long_share() / 2.0);
 
-    // Both read the same words by the same function, but the observer does so some 10 us later. The
-    // vCPU itself does nothing meanwhile; its siblings may hand a lock over, which makes a next
-    // owner of a waiter and nothing else, and of few of all who are queued.
+    // Both read the same words by the same function, but the observer about 10 us later. The vCPU
+    // itself does nothing in between. A sibling may hand a lock over, which turns a waiter into the
+    // next owner. That is the only change, and it is rare among waiters.
     let [preemptible, holder, irq, waiter, head] = agreed;
     let queued = ("queued", waiter.1 + head.1, waiter.2 + head.2);
-    // Where there are enough of them to be compared; of preemptible ones there always are.
+    // Classes with enough preemptions to compare; preemptible vCPUs always have enough.
     figures.less(
         "preemptible vCPUs preempted, and to be compared",
         ENOUGH as f64,
@@ -336,8 +334,8 @@ fn seen_where_it_is() {
             figures.agree(&format!("recorded time of {class}"), recorded_s, live_s);
         }
     }
-    // The probes of spins run, and are preempted, with the queue entered, which is no waiting to
-    // spins.
+    // Probes of spins run, and are preempted, inside the queue, which spins does not count as
+    // waiting.
     println!("{probes:.4} vCPUs in the probes");
     figures.less("no time in the probes", 0.0, probes);
     figures.less("time in the probes", probes, one_cpu.1.waiting() / 10.0);
@@ -346,7 +344,7 @@ fn seen_where_it_is() {
     machine.shut_down().unwrap();
 }
 
-/// What figures are to each other, all of them, before any is complained of.
+/// Comparisons of figures: all are made before any failure is reported.
 #[derive(Default)]
 struct Figures(Vec<String>);
 
@@ -374,7 +372,7 @@ const RECORDING: &str = "/tmp/a.parquet";
 
 const KNOWN: [&str; 5] = ["preemptible", "holder", "irq", "waiter", "head"];
 
-/// Preemptions that are compared: of fewer, one or two that only one of both sees are too much.
+/// Fewest preemptions to compare: below that, one or two seen by only one side are too many.
 const ENOUGH: u64 = 50;
 
 /// A counter of a class over all vCPUs of a VM.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The observer where a host, a guest or a disk is not as it should be: each is told in a sentence,
-//! with its exit code. And what it exports is what it reports.
+//! The observer where a host, a guest or a disk is not as it should be: it reports each in a
+//! sentence, with an exit code. And its export agrees with its report.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ fn holdfast(machine: &Machine, args: &[&str], limit: Duration) -> Ended {
     wait(machine, "once", limit)
 }
 
-/// Its preemptions are counted, and what it did is not made up.
+/// Its preemptions are counted, and its classes are not invented.
 fn a_guest_without_steal_time(machine: &Machine) {
     let features = PV_FEATURES.into_iter().chain(["-kvm-steal-time"]).map(str::to_owned).collect();
     machine.start_guest(&GuestSpec { vcpus: 1, features, ..GuestSpec::new("dark") }).unwrap();
@@ -64,13 +64,13 @@ fn a_guest_without_steal_time(machine: &Machine) {
     machine.stop_guest("dark").unwrap();
 }
 
-/// It is read with its BTF as a file, by the observer and by the scheduler.
+/// The observer and the scheduler read it with its BTF from a file.
 fn a_guest_that_has_lost_its_btf(machine: &Machine) {
     let spec = GuestSpec { vcpus: 1, ..GuestSpec::new("lost") };
     machine.start_guest(&spec).unwrap();
     let argv = ["/workloads/lock", "--threads", "1", "--counters", "/tmp/counters"];
     machine.request_guest("lost", Request::spawn("lock", argv)).unwrap();
-    // Where the kernel has its BTF, by its own word.
+    // Address of the kernel's BTF, by its own symbol table.
     let symbols = "busybox grep -m 2 -E ' (_text|__start_BTF)$' /proc/kallsyms; \
                    busybox grep 'Kernel code' /proc/iomem; echo done";
     let mut lines = Lines::in_guest(machine, "lost", "symbols", &["/bin/sh", "-c", symbols]);
@@ -82,7 +82,7 @@ fn a_guest_that_has_lost_its_btf(machine: &Machine) {
         u64::from_str_radix(digits, 16).unwrap()
     };
     let gpa = number("__start_BTF") - number("_text") + number("Kernel code");
-    // The first bytes of it, in the memory of its VMM.
+    // Its first bytes, in the memory of its VMM.
     let (pid, memory_mib) =
         (pid(|ask| machine.request(ask).unwrap(), &spec.child()), spec.memory_mib);
     let lose = format!(
@@ -132,8 +132,8 @@ fn a_guest_that_has_lost_its_btf(machine: &Machine) {
     machine.stop_guest("lost").unwrap();
 }
 
-/// What each command says of a host that has no types, or none of KVM: nothing is wrong, but it
-/// cannot be done here.
+/// The messages of each command on a host without types, or without KVM's: nothing is wrong, but it
+/// cannot be done there.
 fn without_btf(machine: &Machine) {
     const OBSERVERS: [&[&str]; 4] =
         [&["vms"], &["report", "1", "1"], &["record", "1", "-o", "/tmp/none.parquet"], &["export"]];
@@ -150,7 +150,7 @@ fn without_btf(machine: &Machine) {
     let said = top(machine);
     assert!(said.contains(no_btf), "{said}");
 
-    // Those of the kernel alone.
+    // Only the kernel's own types.
     shell(machine, &format!("cp /tmp/vmlinux {BTF}/vmlinux"));
     for args in OBSERVERS {
         refuses(args, "the kvm module of this kernel has no BTF (no /sys/kernel/btf/kvm)");
@@ -158,14 +158,15 @@ fn without_btf(machine: &Machine) {
     shell(machine, &format!("busybox umount {BTF}; ls {BTF}/kvm; [ ! -e /tmp/none.parquet ]"));
 }
 
-/// What `top` says in a terminal.
+/// The output of `top` in a terminal.
 fn top(machine: &Machine) -> String {
     let program = machine.dist_path("holdfast");
     shell(
         machine,
         &format!(
             "mkdir -p /dev/pts; mount -t devpts devpts /dev/pts\n\
-             printf '#!/bin/sh\\n{program} top; echo exit code $?; sleep 1\\n' > /tmp/top.sh; chmod +x /tmp/top.sh"
+             printf '#!/bin/sh\\n{program} top; echo exit code $?; sleep 1\\n' > /tmp/top.sh; \
+             chmod +x /tmp/top.sh"
         ),
     );
     let served = "sleep 60 | busybox telnetd -i -K -l /tmp/top.sh";
@@ -202,8 +203,7 @@ fn scrape(machine: &Machine) -> String {
     crate::emulated::read(machine, "/tmp/page")
 }
 
-/// Both look at a VM that they know from where it stands still to where it does so again, and see
-/// the same.
+/// Both count a VM that they know from one standstill to the next, and see the same.
 fn exports_what_it_reports(machine: &Machine) {
     let program = machine.dist_path("holdfast");
     let mut export = Lines::of(machine, "export", &[&program, "export"]);
@@ -223,7 +223,7 @@ fn exports_what_it_reports(machine: &Machine) {
         signal(BUSY, libc::SIGSTOP);
         std::thread::sleep(Duration::from_secs(3));
     };
-    // Each finds out for itself what guest it is, and has seen holders when it has.
+    // Each reads the guest for itself, and has seen holders once it has.
     eventually("a page that has holders", || {
         let page = scrape(machine);
         (metric_or_none(&page, PREEMPTED, "class=\"holder\"") > 0.0).then_some(())
@@ -279,7 +279,7 @@ fn exports_what_it_reports(machine: &Machine) {
     assert!(end(machine, "export", libc::SIGINT).status.success());
 }
 
-/// It ends by itself, says why, and what was complete can be read.
+/// The recording ends by itself and says why, and its complete part can be read.
 fn a_full_disk_ends_a_recording(machine: &Machine) {
     machine.request(Request::Kill { name: BUSY.into(), signal: libc::SIGCONT }).unwrap();
     shell(machine, "mkdir /tmp/small; mount -t tmpfs -o size=2m none /tmp/small");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The observer under load in the lab's host: five hundred vCPUs are tracked and none is lost, and
-//! what is lost is counted and told.
+//! The observer under load in the lab's host: it tracks five hundred vCPUs and loses none, and
+//! counts and reports lost events.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -54,7 +54,7 @@ fn many_vcpus() {
         readable(report) == VCPUS
     });
     assert!(all.is_some(), "not all of them are read");
-    // Each of them has been away and back.
+    // Each of them has been off the CPU and back.
     let mut ran = BTreeMap::new();
     for report in reports.by_ref().take(4).map(of) {
         assert_eq!(readable(&report), VCPUS);
@@ -68,7 +68,7 @@ fn many_vcpus() {
     assert_eq!((ran.len(), ran.values().filter(|ns| **ns > 0).count()), (VCPUS, VCPUS));
     assert_eq!(lost, 0);
 
-    // One that dies stays in the recording, marked.
+    // A VM that dies stays in the recording, marked.
     kill(&machine, "vm0", libc::SIGKILL);
     let gone = |report: &Value| readable(report) == VCPUS - VCPUS_EACH;
     assert!(reports.by_ref().take(20).map(of).any(|report| gone(&report)));
@@ -95,13 +95,12 @@ fn kill_all_vms(machine: &Machine) {
     }
 }
 
-/// A process that makes one VM after the other is one with the last of them, read each time, and
-/// what its thread used is counted once.
+/// A process that makes one VM after the other is reported as the last of them, which is read each
+/// time. The CPU time of its thread is counted once.
 fn replaced_vms_are_one(machine: &Machine, reports: &mut Lines<'_>) {
     let of = |line: String| serde_json::from_str::<Value>(&line).unwrap();
     let none = |report: &Value| report["vms"].as_array().unwrap().is_empty();
-    // Reports of five hundred vCPUs are long: the agent has not kept all that were printed
-    // meanwhile.
+    // Reports of five hundred vCPUs are long: the agent has not kept all of them.
     reports.forget();
     assert!(
         reports.by_ref().take(20).map(of).any(|report| none(&report)),
@@ -126,12 +125,12 @@ fn replaced_vms_are_one(machine: &Machine, reports: &mut Lines<'_>) {
     kill(machine, "replaced", libc::SIGKILL);
 }
 
-/// A recorder that does not keep up says so, and the recording knows.
+/// A recorder that does not keep up says so, and the recording has the number of lost events.
 fn losses_are_told(machine: &Machine) {
     let argv = [machine.workload_path("hostile"), "--threads".into(), "2".into()];
     machine.request(Request::spawn("busy", argv)).unwrap();
     let mut ended = interrupted_recording(machine, 15);
-    // How long the ring lasts is a matter of how fast this machine is.
+    // The time until the ring is full depends on this machine's speed.
     for seconds in [30, 60, 120] {
         if ended.stdout_tail.contains("events are missing") {
             break;
@@ -143,7 +142,7 @@ fn losses_are_told(machine: &Machine) {
     assert!(lost > 0 && told, "{lost}: {ended:?}");
 }
 
-/// A recorder that is stopped for so long.
+/// A recorder that is stopped for this long.
 fn interrupted_recording(machine: &Machine, seconds: u64) -> Ended {
     let program = machine.dist_path("holdfast");
     let record = [&program, "record", "-o", "/tmp/lost.parquet", "--frequency", "10000"];

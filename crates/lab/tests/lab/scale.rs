@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What `scx_holdfast` takes for a decision does not grow with how many wait: 8 threads, and 400;
-//! for all of the host's CPUs, or for some, which is nothing to the others.
+//! The time `scx_holdfast` takes for a decision does not grow with the number of waiting tasks: 8
+//! threads or 400, on all of the host's CPUs, or on some, which costs the others nothing.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::emulated::{
     pass, start_scheduler,
 };
 
-/// Programs that run at each turn's beginning or end.
+/// Programs that run at the beginning or end of each slice.
 const DECISIONS: [&str; 5] = [
     "holdfast_dispatch",
     "holdfast_enqueue",
@@ -21,30 +21,29 @@ const DECISIONS: [&str; 5] = [
     "holdfast_stopping",
     "holdfast_tick",
 ];
-/// How much longer one of them may take with many. The kernel's tree of those who wait is O(log n),
-/// log 400 / log 8 being 2.9; but it is only its first that they look at, and who is queued is put
-/// there after they have ended. Dispatching took 1.1 to 1.4 times as long (2026-11-25), because a
-/// CPU looks once a second for those that wait for ever, at up to 1024 in each queue; the others
-/// 0.9 to 1.0 times. It took 28 times as long where it looked for them at each call.
+/// How much longer a program may take with many tasks. The kernel's tree of waiting tasks is O(log
+/// n), and log 400 / log 8 is 2.9. But the programs read only its first task, and the kernel queues
+/// tasks after they have returned. Only dispatching takes longer, 1.1 to 1.4 times: once a second a
+/// CPU searches for starving tasks, among up to 1024 in each queue. A search at each call takes 28
+/// times as long.
 const GROWTH: f64 = 2.0;
 const CPUS: f64 = 2.0;
 const FEW: usize = 8;
 const MANY: usize = 400;
 /// Threads of one `hog`, at most.
 const THREADS: usize = 64;
-/// Host time over which costs are measured: the kernel's tick ends turns, every 4 ms, so it is 500
+/// Host time over which costs are measured: the kernel's tick ends slices, every 4 ms, so it is 500
 /// of them.
 const COSTS_S: f64 = 1.0;
-/// Host time over which shares are measured: six turns of each of many.
+/// Host time over which shares are measured: with many loops, six slices of each.
 const SHARES_S: f64 = 5.0;
-/// By how much the time that a loop had may differ from an equal part: two turns.
+/// By how much a loop's time may differ from an equal part: two slices.
 const TOLERANCE_MS: f64 = 8.0;
 
 /// Time and calls of each program, in ns.
 type Costs = BTreeMap<String, (u64, u64)>;
 
-/// Starts this many endless loops, on these CPUs or all; the names of the processes they are
-/// threads of.
+/// Starts this many endless loops, on these CPUs or all; the names of their processes.
 fn start(machine: &Machine, total: usize, cpus: Option<[u32; 2]>) -> Vec<String> {
     let mut threads = total;
     let mut names = Vec::new();
@@ -61,7 +60,7 @@ fn start(machine: &Machine, total: usize, cpus: Option<[u32; 2]>) -> Vec<String>
     names
 }
 
-/// ns that each call of a program took, on average, in a while.
+/// Average ns of a call of each program.
 fn measure(machine: &Machine, symbols: &str) -> BTreeMap<&'static str, f64> {
     let begin: Costs = costs(machine, SCHEDULER, symbols);
     pass(machine, COSTS_S);
@@ -75,7 +74,7 @@ fn measure(machine: &Machine, symbols: &str) -> BTreeMap<&'static str, f64> {
     DECISIONS.into_iter().map(each).collect()
 }
 
-/// Host time in which each loop ran so far, and the host's time now, in ms.
+/// CPU time of each loop so far, and the host's time, in ms.
 fn ran(machine: &Machine, names: &[String]) -> (BTreeMap<i32, f64>, f64) {
     let names = names.to_vec();
     let Reply::CpuTimes(times) = machine.request(Request::CpuTimes { names }).unwrap() else {
@@ -86,8 +85,8 @@ fn ran(machine: &Machine, names: &[String]) -> (BTreeMap<i32, f64>, f64) {
     (loops.map(|task| (task.tid, task.run_ns as f64 / 1e6)).collect(), times.t_ns as f64 / 1e6)
 }
 
-/// Starts what `few` does, measures, and does so again beside what `more` starts. The `nr` loops
-/// that they name share two CPUs.
+/// Measures beside the loops that `few` starts, and again beside those that `more` adds. The `nr`
+/// loops in their result share two CPUs.
 fn compare(
     spec: &MachineSpec,
     nr: usize,
@@ -104,7 +103,7 @@ fn compare(
     println!("few loops");
     let few = measure(&machine, &symbols);
     names.extend(more(&machine));
-    // Each has had its first turn.
+    // Each has had its first slice.
     pass(&machine, 2.0);
     println!("{MANY} loops");
     let many = measure(&machine, &symbols);
@@ -137,9 +136,8 @@ fn few_and_many() {
     compare(&counting_spec(), MANY, few, more);
 }
 
-/// Two CPUs with few loops and two with many, which may run there only. The host's four have one
-/// cache in common, so that all of them would be in one queue if that did not go by where they may
-/// run: dispatching took 19 times as long then.
+/// Two CPUs with few loops and two with many, by affinity. The host's four CPUs share a cache, so
+/// that one queue for all of them would make dispatching 19 times as long.
 fn few_beside_many() {
     let spec = MachineSpec { cpus: 4, guest_kernels: Vec::new(), ..counting_spec() };
     let (here, there) = (Some([2, 3]), Some([0, 1]));

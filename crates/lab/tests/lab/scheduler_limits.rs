@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `scx_holdfast` where a host or a guest is not as it should be: it refuses to load and says what
-//! to do, and a guest that cannot be read is an ordinary task.
+//! to do, and treats an unreadable guest as ordinary tasks.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const CPUS: u32 = 3;
 const HOGS: [&str; 3] = ["hog0", "hog1", "hog2"];
 /// Host time over which decisions are counted, and shares measured.
 const WINDOW_S: f64 = 2.0;
-/// Half a CPU, in percent, and by how much a share may be off it: two turns of the window.
+/// Half a CPU, in percent, and by how much a share may be off it: two slices of the window.
 const HALF: f64 = 50.0;
 const TOLERANCE: f64 = 0.4;
 
@@ -45,7 +45,7 @@ fn limits() {
     machine.shut_down().unwrap();
 }
 
-/// Starts one that must not load, and has to say these.
+/// Starts a scheduler that must not load, and must say these words.
 fn refuses(machine: &Machine, words: &[&str]) {
     machine.request(Request::spawn("refused", [machine.dist_path("scx_holdfast")])).unwrap();
     let ended = wait(machine, "refused", Duration::from_secs(180));
@@ -82,7 +82,7 @@ fn isolated_at_boot() {
     assert!(not_ok.contains(&(&"scheduler-programs".into(), &"skip".into())), "{report}");
     assert_eq!(not_ok.iter().filter(|(_, verdict)| *verdict == "fail").count(), 1, "{report}");
 
-    // Where the check sees nothing the kernel refuses it by itself, and its own words are told.
+    // Where the check sees nothing the kernel refuses it, and the kernel's own words are reported.
     shell(&machine, &format!("busybox mount --bind /dev/null {ISOLATED}"));
     refuses(
         &machine,
@@ -115,14 +115,14 @@ fn until_known(machine: &Machine, gauge: &str) {
     eventually(gauge, || (counted(machine).counters[gauge] == 1).then_some(()));
 }
 
-/// What it did with vCPUs in a while.
+/// The scheduler's decisions about vCPUs in a window.
 fn decided(machine: &Machine) -> Counted {
     counted(machine);
     pass(machine, WINDOW_S);
     counted(machine)
 }
 
-/// It has no steal time, by which guests are found.
+/// The guest has no steal time, by which guests are found.
 fn a_dark_guest(machine: &Machine) {
     let features = PV_FEATURES.into_iter().chain(["-kvm-steal-time"]).map(str::to_owned).collect();
     let guest = GuestSpec { vcpus: 1, features, ..GuestSpec::new("dark") };
@@ -146,7 +146,7 @@ fn a_dark_guest(machine: &Machine) {
             other => panic!("{other:?}"),
         }
     };
-    // What one of them was ahead or behind by until now is made up for first.
+    // Earlier lag is made up for first.
     pass(machine, 1.0);
     let before = sample();
     let did = decided(machine);

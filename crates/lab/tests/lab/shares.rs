@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Who gets how much of the host's CPUs under `scx_holdfast`, and how soon: weights of cgroups,
-//! tasks that move between them, tasks that may run on one CPU only, those whose CPU a real-time
-//! task takes, who wakes beside tasks of little weight, these beside tasks of great weight, and
-//! groups whose tasks are short.
+//! Shares of the host's CPUs under `scx_holdfast`, and delays: weights of cgroups, tasks that move
+//! between them, tasks pinned to one CPU, tasks whose CPU a real-time task takes, wakeups beside
+//! tasks of little weight, such tasks beside tasks of great weight, and groups of short tasks.
 
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use crate::emulated::{
     uptime,
 };
 
-/// How long shares are measured for: hundreds of turns.
+/// Length of a window: hundreds of slices.
 const WINDOW: Duration = Duration::from_secs(3);
 /// The host has two CPUs.
 const HOST_PERCENT: f64 = 200.0;
@@ -37,7 +36,7 @@ fn kill(machine: &Machine, names: &[&str]) {
     }
 }
 
-/// CPU that each of these children used in a while, in percent of one.
+/// CPU time of each of these children in a window, in percent of one CPU.
 fn used(machine: &Machine, names: &[&str]) -> Vec<f64> {
     let sample = || {
         let names = names.iter().map(|&name| name.to_owned()).collect();
@@ -46,7 +45,7 @@ fn used(machine: &Machine, names: &[&str]) -> Vec<f64> {
             other => panic!("{other:?}"),
         }
     };
-    // What was short until now is made up for first.
+    // Earlier lag is made up for first.
     std::thread::sleep(Duration::from_millis(500));
     let before = sample();
     std::thread::sleep(WINDOW);
@@ -94,7 +93,7 @@ fn shares_follow_groups() {
     let third = 100.0 / 3.0;
     assert_shares("weights 1 and 1", &used(&machine, &names), &[100.0, third, third, third]);
 
-    // Groups in groups, one of them created while the scheduler runs: `a` has half of half.
+    // Nested groups, one of them created while the scheduler runs: `a` has half of half.
     shell(
         &machine,
         "cd /sys/fs/cgroup; mkdir outer; echo +cpu > outer/cgroup.subtree_control; \
@@ -111,15 +110,15 @@ fn shares_follow_groups() {
         let pid = pid_of(name);
         shell(&machine, &format!("echo {pid} > /sys/fs/cgroup/{group}/cgroup.procs"));
     }
-    // `d` alone is as much as the three, and cannot use more than one CPU.
+    // `d` alone is due as much as the three, and cannot use more than one CPU.
     assert_shares("nested", &used(&machine, &names), &[50.0, 25.0, 25.0, 100.0]);
-    // What is in a group may weigh more than its own weight says: what it is in has more.
+    // A group in a heavy group gets more than its own weight suggests.
     shell(&machine, "echo 400 > /sys/fs/cgroup/outer/cpu.weight");
     assert_shares("a heavy one", &used(&machine, &names), &[80.0, 40.0, 40.0, 40.0]);
     kill(&machine, &names);
 
-    // Eight that take turns, each asleep while its partner runs, are worth no more than two that
-    // never sleep.
+    // Eight that alternate, each asleep while its partner runs, get no more than two that never
+    // sleep.
     let pipes = format!("{} --threads 8 --work-us 3000", machine.workload_path("pipes"));
     start_in_group(&machine, "turns", "one", None, &pipes);
     for name in &names[..2] {
@@ -128,26 +127,27 @@ fn shares_follow_groups() {
     assert_shares("beside those that take turns", &used(&machine, &names[..2]), &[50.0; 2]);
     kill(&machine, &["turns", "a", "b"]);
 
-    // An idle group has what others leave.
+    // An idle group gets the rest.
     shell(&machine, "echo 1 > /sys/fs/cgroup/three/cpu.idle");
     hog(&machine, "a", "one", Some(vec![0]));
     hog(&machine, "b", "three", Some(vec![0]));
     assert_shares("beside an idle group", &used(&machine, &names[..2]), &[99.0, 1.0]);
     shell(&machine, "echo 0 > /sys/fs/cgroup/three/cpu.idle");
     assert_shares("which is idle no more", &used(&machine, &names[..2]), &[50.0, 50.0]);
-    // Managers write it again of a group that is not idle.
+    // Managers write the weight again of a group that is not idle.
     shell(&machine, "cd /sys/fs/cgroup/three; echo 300 > cpu.weight; echo 0 > cpu.idle");
     assert_shares("which is heavier now", &used(&machine, &names[..2]), &[25.0, 75.0]);
     shell(&machine, "echo 100 > /sys/fs/cgroup/three/cpu.weight");
     kill(&machine, &names[1..2]);
 
-    // Too deep for weights of their own: `b` is a member of the last group that has one, and that
-    // of the first.
+    // Groups at this depth have no weight of their own: `b` counts as a member of the last group
+    // that has one.
     let deep = ["deep"].iter().chain(&["d"; 19]).copied().collect::<Vec<_>>().join("/");
     shell(
         &machine,
         "cd /sys/fs/cgroup; mkdir deep; cd deep; \
-         for i in $(seq 19); do echo +cpu > cgroup.subtree_control; mkdir d; cd d; echo 10000 > cpu.weight; done",
+         for i in $(seq 19); do echo +cpu > cgroup.subtree_control; mkdir d; cd d; echo 10000 > \
+         cpu.weight; done",
     );
     hog(&machine, "b", &deep, Some(vec![0]));
     assert_shares("in a group of level 20", &used(&machine, &names[..2]), &[50.0, 50.0]);
@@ -163,14 +163,14 @@ fn shares_follow_groups() {
     assert_shares("two of four pinned", &used(&machine, &names), &[50.0; 4]);
     kill(&machine, &names);
 
-    // Whose turn ends where it may not migrate waits for the next one as everybody does.
+    // A task whose slice ends while it may not migrate waits for the next one like all others.
     let filtered = format!("{} --filters 3", machine.workload_path("hog"));
     start_in_group(&machine, "a", "", Some(vec![0]), &filtered);
     hog(&machine, "b", "", Some(vec![0]));
     assert_shares("beside long filters", &used(&machine, &names[..2]), &[50.0; 2]);
     kill(&machine, &names[..2]);
 
-    // More want one CPU than the other: weights are weights there, too.
+    // More tasks want one CPU than the other: weights hold there, too.
     for name in &names[..2] {
         hog(&machine, name, "", Some(vec![0]));
     }
@@ -182,7 +182,7 @@ fn shares_follow_groups() {
     let light = 100.0 * 1024.0 / (3121.0 + 3.0 * 1024.0);
     let heavy = 100.0 - 3.0 * light;
     let used_by_all = used(&machine, &all);
-    // Of what they have together: what the host itself needs comes from the CPU that fewer want.
+    // Shares of their sum: the host's own tasks run on the CPU with fewer loops.
     let of_cpu = |used: &[f64]| -> Vec<f64> {
         let sum: f64 = used.iter().sum();
         used.iter().map(|used| used / sum * 100.0).collect()
@@ -191,7 +191,8 @@ fn shares_follow_groups() {
     assert_shares("four to another", &of_cpu(&used_by_all[2..]), &[heavy, light, light, light]);
     kill(&machine, &all);
 
-    // A group is charged for what others wanted, too: `one` has CPU 0 to itself, and half of CPU 1.
+    // A group's weight is shared by all its tasks, also by one that has a CPU to itself: on CPU 1
+    // `one` has half of its weight.
     hog(&machine, "a", "one", Some(vec![0]));
     hog(&machine, "b", "one", Some(vec![1]));
     hog(&machine, "c", "three", Some(vec![1]));
@@ -199,7 +200,7 @@ fn shares_follow_groups() {
     assert_shares("alone elsewhere", &used(&machine, &names[..3]), &[100.0, third, 2.0 * third]);
     kill(&machine, &names[..3]);
 
-    // Whoever runs where a real-time task comes goes on elsewhere, and does not wait for its end.
+    // A task that a real-time task preempts goes on elsewhere, and does not wait for its end.
     for name in &names[..2] {
         hog(&machine, name, "", None);
     }
@@ -213,8 +214,8 @@ fn shares_follow_groups() {
     machine.shut_down().unwrap();
 }
 
-/// Whom somebody wakes that goes on runs at once where a CPU idles: who writes to a pipe says of
-/// itself that it is about to sleep (a synchronous wakeup), and is not.
+/// A synchronous wakeup whose waker does not sleep: the woken task runs at once on an idle CPU. A
+/// writer to a pipe claims that it is about to sleep, and goes on.
 fn woken_by_who_goes_on(machine: &Machine) {
     shell(machine, "mkfifo /tmp/lines");
     let on_cpu_0 = |name, command: &str| start_shell(machine, name, Some(vec![0]), command);
@@ -240,17 +241,18 @@ fn woken_by_who_goes_on(machine: &Machine) {
     kill(machine, &["writer", "reader"]);
 }
 
-/// Two that say of themselves that they are about to sleep, and are, leave a CPU to somebody who
-/// may run on no other. They may run on two; that a third one idles is what lets the kernel put
-/// whom the one wakes behind it, without asking.
+/// Two tasks wake each other synchronously and do sleep. They leave the CPU to a task that is
+/// pinned to it. They may run on two CPUs. Because a third CPU is idle, the kernel puts the woken
+/// task behind the waker without asking.
 fn beside_two_that_wake_each_other() {
     let spec = MachineSpec { cpus: 3, guest_kernels: Vec::new(), ..counting_spec() };
     let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
     start_scheduler(&machine, &["--no-guest-knowledge"]);
     hog(&machine, "hog", "", Some(vec![1]));
-    // Its clock goes by 10 ms.
+    // Its clock counts in 10 ms.
     let pinned = "last=; while read -r up _ < /proc/uptime; do now=${up%.*}${up#*.}; \
-                  [ $((now - ${last:-$now})) -lt 4 ] || echo $((now - last)); last=$now; done > /tmp/gaps";
+                  [ $((now - ${last:-$now})) -lt 4 ] || echo $((now - last)); last=$now; done > \
+                  /tmp/gaps";
     start_shell(&machine, "pinned", Some(vec![0]), pinned);
     let pair = format!("{} --threads 2 --work-us 1500", machine.workload_path("pipes"));
     start_in_group(&machine, "pair", "", Some(vec![0, 1]), &pair);
@@ -279,10 +281,10 @@ fn nice_hog(machine: &Machine, name: &str, nice: i32, cpus: Option<Vec<u32>>) {
     start_shell(machine, name, cpus, &command);
 }
 
-/// After a turn a task of nice 19 would have the next one when one of nice -20 has run for 35 s.
-/// The kernel ends a scheduler after 30. Each time somebody wakes, a CPU may find none but light
-/// ones that wait: there are several of them, so that none lives on such turns, and the host is
-/// left alone meanwhile.
+/// After one slice a task of nice 19 would get the next when a task of nice -20 has run for 35 s.
+/// The kernel ends a scheduler after 30 s. At each wakeup a CPU may find only light tasks waiting.
+/// There are several of them, so that none lives on such slices, and the host is left alone
+/// meanwhile.
 fn light_tasks_live_beside_heavy_ones() {
     const PASSES: Duration = Duration::from_secs(60);
     const STARVING_AFTER_S: f64 = 5.0;
@@ -316,7 +318,7 @@ fn light_tasks_live_beside_heavy_ones() {
         shares.1.iter().sum::<f64>(),
         shares.2
     );
-    // For the first of them it may have waited before.
+    // The first of its slices may follow an earlier wait.
     let most = (anywhere.len() + pinned.len()) as f64 * (1.0 + passed_s / STARVING_AFTER_S);
     let range = 1..=most as u64;
     assert!(range.contains(&starved), "{starved} slices of starving tasks, at most {most:.0}");
@@ -330,7 +332,7 @@ fn light_tasks_beside_heavy_ones_do_not_end_the_scheduler() {
     on_an_emulated_host(light_tasks_live_beside_heavy_ones);
 }
 
-/// Longest somebody may wait who wakes every few ms: some turns, each until the tick after its end.
+/// Longest wait of a task that wakes every few ms: some slices, each until the tick after its end.
 const LATE: Duration = Duration::from_millis(32);
 
 /// None until it has begun.
@@ -342,8 +344,8 @@ fn wakeups(machine: &Machine, path: &str) -> Option<Counters> {
     }
 }
 
-/// Groups were not charged for tasks that ended before they had run for an eighth of a turn: a
-/// group of such had 80 to 85 % of both CPUs. Two loops are another one.
+/// Groups are charged for short tasks, too, which end before they have run for an eighth of a
+/// slice. Without that, such a group gets 80 to 85 % of both CPUs, beside a group of two loops.
 fn short_tasks_win_their_group_nothing() {
     let machine = Machine::boot(&counting_spec(), &Progress::stderr()).unwrap();
     start_scheduler(&machine, &["--no-guest-knowledge"]);
@@ -358,7 +360,7 @@ fn short_tasks_win_their_group_nothing() {
         stat.lines().find_map(|line| line.strip_prefix("usage_usec ")).unwrap().parse().unwrap()
     };
     let ran = || ["short", "loops"].map(ran);
-    // Of the host's time. What the start has left owing is made up for first.
+    // By the host's clock. Lag from the start is made up for first.
     pass(&machine, 0.5);
     let before = ran();
     pass(&machine, 2.0);
@@ -377,13 +379,13 @@ fn a_group_of_short_tasks_has_no_more_than_its_share() {
     on_an_emulated_host(short_tasks_win_their_group_nothing);
 }
 
-/// A task of little weight is far ahead in virtual time after each of its turns, and the host's
-/// virtual time went with it: who woke then waited until everybody else had come there, for 190 ms
+/// After each of its slices a task of little weight is far ahead in virtual time. The host's
+/// virtual time must not follow it: a waking task would wait for all others to catch up, for 190 ms
 /// and more.
 fn light_tasks_delay_nobody() {
     const COUNTERS: &str = "/tmp/wakeups";
     const WAKEUPS: u64 = 2000;
-    // What the machine does beside must not be taken for lateness.
+    // Other load of the machine must not look like lateness.
     let machine = Machine::boot(&counting_spec(), &Progress::stderr()).unwrap();
     start_scheduler(&machine, &["--no-guest-knowledge"]);
     for name in ["a", "b", "c", "d"] {
@@ -403,7 +405,7 @@ fn light_tasks_delay_nobody() {
     let late: u64 = counted.hist.iter().enumerate().map(late).sum();
     println!("{} wakeups, {late} of them later than {LATE:?}: {:?}", counted.ops, counted.hist);
     assert_eq!(late, 0, "late wakeups: {:?}", counted.hist);
-    // They are not late because they do not run.
+    // They are not late only because the light tasks do not run.
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let used = used(&machine, &names);
     println!("light tasks used {used:.1?} % of a CPU");

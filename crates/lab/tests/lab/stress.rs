@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! VMs start under load, run, and are stopped or killed while CPUs come and go and groups change
-//! their weight: `scx_holdfast` keeps scheduling, and the kernel's watchdog never ends it.
+//! VMs start under load, run, and are stopped or killed, while CPUs come and go and groups change
+//! their weight. `scx_holdfast` keeps scheduling, and the kernel's watchdog never ends it.
 //!
 //! `HOLDFAST_STRESS_S=1800 cargo test --release -p holdfast-lab --test lab stress:: -- --nocapture`
-//! goes on for half an hour. A CPU that comes or goes has the scheduler start again, so that each
-//! instance of it lives less than a minute: with `HOLDFAST_STRESS_HOTPLUG=0` all CPUs stay, and one
-//! instance lives from the first round to the last.
+//! goes on for half an hour. The scheduler restarts when a CPU comes or goes, so that each instance
+//! of it lives less than a minute. With `HOLDFAST_STRESS_HOTPLUG=0` all CPUs stay, and one instance
+//! lives from the first round to the last.
 
 use std::time::Duration;
 
@@ -21,22 +21,22 @@ use crate::emulated::{
 const VARIABLE: &str = "HOLDFAST_STRESS_S";
 const HOTPLUG_VARIABLE: &str = "HOLDFAST_STRESS_HOTPLUG";
 const DEFAULT_S: f64 = 15.0;
-/// Longest the scheduler may take to start again on a host that is overcommitted and emulated.
+/// Longest a restart of the scheduler may take on an overcommitted, emulated host.
 const RESTART_LIMIT: Duration = Duration::from_secs(180);
-/// A third one comes and goes.
+/// The third CPU comes and goes.
 const CPUS: u32 = 3;
-/// A hang of the host's kernel is told with its stack.
+/// A hang of the host's kernel is reported with its stack.
 const CMDLINE: &str = "ignore_loglevel softlockup_panic=1 softlockup_all_cpu_backtrace=1";
 
 const HOGS: [&str; 2] = ["hog0", "hog1"];
 const HOGS_WEIGHT: &str = "/sys/fs/cgroup/hogs/cpu.weight";
-/// What their group weighs while a guest boots, in turn.
+/// Weights of the hogs' group while a guest boots, in turn.
 const WEIGHTS: [&str; 2] = ["20", "100"];
-/// And in between. Beside that none boots in its time on an emulated host, nor under the kernel's
-/// own scheduler.
+/// Its weight in between. Beside that weight no guest boots in time on an emulated host, under the
+/// kernel's own scheduler either.
 const HEAVY: &str = "500";
 
-/// What happened, to be printed; and lost guests, which the emulation does lose.
+/// Events, to be printed, and lost guests, which the emulation does lose.
 #[derive(Debug, Default)]
 struct Tally {
     rounds: u32,
@@ -66,7 +66,7 @@ fn write(machine: &Machine, path: &str, data: &str) {
     machine.request(Request::WriteFile { path, data, mode: 0o644 }).unwrap();
 }
 
-/// It still runs, and the kernel still asks it.
+/// The scheduler runs, and the kernel uses it.
 fn assert_scheduled(machine: &Machine, after: &str) {
     eventually_within(RESTART_LIMIT, &format!("sched_ext enabled after {after}"), || {
         let name = SCHEDULER.to_owned();
@@ -86,11 +86,11 @@ fn toggle_cpu(machine: &Machine, is_online: bool) {
         &format!("/sys/devices/system/cpu/cpu{cpu}/online"),
         &u32::from(is_online).to_string(),
     );
-    // It starts again, with the CPUs there are now.
+    // It starts again, with the present CPUs.
     assert_scheduled(machine, if is_online { "a CPU came" } else { "a CPU went" });
 }
 
-/// A guest that contends for a lock, or one that makes files; false if it did not live.
+/// A guest that contends for a lock, or one that makes files; false if it did not boot.
 fn start_guest(machine: &Machine, name: &str, round: u32) -> bool {
     let guest = GuestSpec { vcpus: 2 + round % 2, ..GuestSpec::new(name) };
     if let Err(e) = machine.start_guest(&guest) {
@@ -130,7 +130,7 @@ fn stress() {
             let _ = machine.stop_guest(&name);
         }
         assert_scheduled(&machine, "a VM started");
-        // The one of the round before is killed while it contends, and this one goes on beside the
+        // The guest of the round before is killed while it contends; this one goes on beside the
         // next.
         if let Some(old) = lives.replace(name) {
             let _ = machine.stop_guest(&old);
@@ -148,11 +148,11 @@ fn stress() {
         tally.host_s = uptime(&machine) - begin;
         println!("{tally:?}");
     }
-    // What the emulation does to a guest now and then is another matter if it does it to most.
+    // The emulation may lose a guest at times, but not most of them.
     let enough = tally.guests_lost <= tally.guests_started;
     assert!(enough, "{tally:?}: of a guest, its agent did not answer");
 
-    // Since it was loaded, or since the CPU went or came, it has made decisions.
+    // It has made decisions since it was loaded, or since the CPU went or came.
     let made = counted(&machine);
     assert!(made.counters["vcpus"].as_object().is_some_and(|c| !c.is_empty()), "{made:?}");
     end_scheduler(&machine);

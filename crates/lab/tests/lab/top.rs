@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The live screen in a terminal of the lab's host: what keys do, and that nothing is left of it.
+//! The live screen in a terminal of the lab's host: its keys, and that it leaves nothing behind.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use holdfast_lab::progress::Progress;
 
 use crate::emulated::{Lines, load_kvm, on_an_emulated_host, shell, spec};
 
-/// Longest that a change of the screen may take: loading the programs first of all.
+/// Longest that a change of the screen may take: the first one includes loading the programs.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// What a terminal is told when a program gives back the screen that was there before.
+/// The escape sequence that returns a terminal to its earlier screen.
 const SCREEN_IS_LEFT: &str = "\x1b[?1049l";
 
 #[test]
@@ -25,7 +25,7 @@ fn obeys_keys() {
     load_kvm(&machine);
     let vm = [&machine.workload_path("hostile"), "--threads", "2"];
     machine.request(Request::spawn("vm", vm)).unwrap();
-    // Only cells that change are written: what is waited for was not there before, all of it.
+    // Only changed cells are written: all of the expected text has to be new.
     let mut screen = Screen::open(&machine, "first");
     screen.until("STEAL%");
     screen.press("h");
@@ -58,7 +58,7 @@ struct Screen<'m> {
 impl<'m> Screen<'m> {
     fn open(machine: &'m Machine, name: &'m str) -> Self {
         let program = machine.dist_path("holdfast");
-        // telnetd drops what it has not passed on when a session ends, so this one does not.
+        // telnetd drops unsent output when a session ends, so this session does not end.
         let session = format!(
             "#!/bin/sh\nstty rows 24 cols 100\nbefore=$(stty -g)\n{program} top\n\
              echo exit code $?\n[ \"$before\" = \"$(stty -g)\" ] && echo terminal as before\n\
@@ -89,7 +89,7 @@ impl<'m> Screen<'m> {
         shell(self.machine, &format!("printf '{key}' > /tmp/{}.keys", self.name));
     }
 
-    /// It ends as it should, and the terminal is what it was.
+    /// It ends as it should, and restores the terminal.
     fn ends(mut self) {
         let text = self.until("terminal as before");
         let (left, code) = (text.find(SCREEN_IS_LEFT), text.find("exit code 0"));

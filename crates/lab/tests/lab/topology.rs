@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `scx_holdfast` on hosts whose cores have two threads each: one of two sockets, the only one in
-//! the lab with more than one last level cache or NUMA node, and one of two cores, where a loop is
-//! to find the core that idles.
+//! `scx_holdfast` on hosts whose cores have two threads each. One has two sockets, the only host in
+//! the lab with more than one last level cache or NUMA node. The other has two cores, where a loop
+//! is to find the idle core.
 
 use std::time::Duration;
 
@@ -20,23 +20,22 @@ const TOPOLOGY: Topology = Topology { sockets: 2, cores: 1, threads: 2 };
 const SOCKETS: [[u32; 2]; 2] = [[0, 1], [2, 3]];
 /// One socket of two cores.
 const CORES: Topology = Topology { sockets: 1, cores: 2, threads: 2 };
-/// How often loops are started anew, and how often it is looked where they run, then.
+/// Number of starts of the loops, and of probes of their CPUs after each.
 const STARTS: usize = 4;
 const LOOKS: usize = 20;
 const LOOK_S: f64 = 0.05;
-/// In how many of the looks, at most, two loops may be on one core: for a moment, after something
-/// short.
+/// Part of the probes, at most, with two loops on one core: for a moment, after something short.
 const SHARED: f64 = 0.1;
-/// Host time in which those that started a loop, and whoever else was awake, go to sleep again.
+/// Host time in which the processes that started the loops go to sleep again.
 const SETTLE_S: f64 = 0.3;
-/// Some for each CPU of the host and one more, which can be even only across the sockets.
+/// One for each CPU of the host and one more, so that equal shares need both sockets.
 const HOGS: [&str; 5] = ["a", "b", "c", "d", "e"];
-/// Host time over which shares are measured: hundreds of turns.
+/// Host time over which shares are measured: hundreds of slices.
 const WINDOW_S: f64 = 2.0;
 /// How far a share may be from an equal one.
 const TOLERANCE: f64 = 0.1;
 
-/// What the host's kernel says of its CPUs is what was asked for.
+/// The kernel's view of the host's CPUs is the requested topology.
 fn assert_topology(machine: &Machine) {
     for socket in SOCKETS {
         for cpu in socket {
@@ -67,7 +66,7 @@ fn times(machine: &Machine, hogs: &[&str]) -> CpuTimes {
     }
 }
 
-/// Time that each of the loops ran since it was started, and the host's time now, in ns.
+/// CPU time of each loop since its start, and the host's time, in ns.
 fn ran(machine: &Machine, hogs: &[&str]) -> (Vec<u64>, u64) {
     let times = times(machine, hogs);
     let of = |name: &str| times.tasks.iter().filter(|t| t.name == name).map(|t| t.run_ns).sum();
@@ -102,11 +101,11 @@ fn two_sockets() {
     let cookies = check(&report, "core-scheduling");
     println!("core-scheduling: {cookies}");
     assert_eq!(cookies["verdict"], "ok");
-    // Debian's kernel for clouds, which the host runs, is built without.
+    // The host runs Debian's kernel for clouds, which is built without it.
     assert_eq!(cookies["found"], "this kernel has no core scheduling");
 
     start_scheduler(&machine, &["--no-guest-knowledge"]);
-    // Four of five on one socket, of which the fifth has the other to itself.
+    // Four of five on one socket; the fifth has the other to itself.
     for (i, name) in HOGS.iter().enumerate() {
         hog(&machine, name, "", Some(SOCKETS[usize::from(i == 4)].to_vec()));
     }
@@ -117,7 +116,7 @@ fn two_sockets() {
     for tid in threads(&machine, &HOGS) {
         shell(&machine, &format!("taskset -p {:x} {tid}", (1 << all) - 1));
     }
-    // What was short until now is made up for first.
+    // Earlier lag is made up for first.
     pass(&machine, 1.0);
     let released = shares(&machine, &HOGS);
     println!("wherever they like: {released:.1?} % of a CPU");
@@ -127,7 +126,7 @@ fn two_sockets() {
     }
     machine.shut_down().unwrap();
 
-    // The kernel kept them apart before.
+    // The test's own affinities kept them apart before.
     assert!(crowded[..4].iter().all(|share| (40.0..60.0).contains(share)), "{crowded:?}");
     assert!(crowded[4] > 90.0, "{crowded:?}");
     let equal = released.iter().sum::<f64>() / HOGS.len() as f64;
@@ -140,7 +139,7 @@ fn threads(machine: &Machine, hogs: &[&str]) -> Vec<i32> {
     times(machine, hogs).tasks.iter().map(|task| task.tid).collect()
 }
 
-/// Starts loops, looks where they run, and ends them: the CPUs of each look.
+/// Starts loops, finds their CPUs, and ends them: the CPUs of each probe.
 fn placed(machine: &Machine, hogs: &[&str], cpus: Option<&[u32]>) -> Vec<Vec<u32>> {
     for name in hogs {
         hog(machine, name, "", cpus.map(<[u32]>::to_vec));
@@ -152,11 +151,12 @@ fn placed(machine: &Machine, hogs: &[&str], cpus: Option<&[u32]>) -> Vec<Vec<u32
             tasks.map(|task| format!("/proc/{}/task/{}/stat", task.pid, task.tid)).collect();
         (loops.len() == hogs.len()).then(|| loops.join(" "))
     });
-    // proc_pid_stat(5): field 39. Looked at from the inside, and told at the end: the agent is a
-    // real-time task, takes a CPU from a loop whenever it is asked or told something, and drives it
-    // to another one.
+    // proc_pid_stat(5): field 39. It is read by one script and reported at the end. The agent is a
+    // real-time task: each request to it takes a CPU from a loop and drives the loop to another
+    // one.
     let look = format!(
-        "sleep {SETTLE_S}; for look in $(seq {LOOKS}); do sleep {LOOK_S}; awk '{{printf \"%d \", $39}}' {loops}; echo; done \
+        "sleep {SETTLE_S}; for look in $(seq {LOOKS}); do sleep {LOOK_S}; awk '{{printf \"%d \", \
+         $39}}' {loops}; echo; done \
          > /tmp/looks; cat /tmp/looks"
     );
     machine.request(Request::spawn("looks", ["/bin/sh", "-ec", &look])).unwrap();
@@ -169,8 +169,7 @@ fn placed(machine: &Machine, hogs: &[&str], cpus: Option<&[u32]>) -> Vec<Vec<u32
     ended.stdout_tail.lines().map(cpus).collect()
 }
 
-/// How many of the looks found two loops on one core, whose threads have numbers that follow each
-/// other.
+/// Number of probes with two loops on one core, whose threads have consecutive numbers.
 fn shared(places: &[Vec<u32>]) -> usize {
     places.iter().filter(|cpus| cpus[0] / CORES.threads == cpus[1] / CORES.threads).count()
 }
@@ -196,7 +195,7 @@ fn two_loops() {
     end_scheduler(&machine);
     machine.shut_down().unwrap();
 
-    // Where they have to share a core this is seen.
+    // Loops that have to share a core are seen to do so.
     assert_eq!((shared(&told), told.len()), (LOOKS, LOOKS), "{told:?}");
     assert_eq!(free.len(), STARTS * LOOKS);
     let shared = shared(&free);
@@ -207,8 +206,7 @@ fn two_loops() {
     );
 }
 
-/// Wherever each is put at random, two of four CPUs are of one core in a third of the looks. Stock
-/// never has them so.
+/// Random placement puts two of four loops on one core in a third of the probes. Stock never does.
 #[test]
 fn loops_do_not_share_a_core_while_another_is_idle() {
     on_an_emulated_host(two_loops);
@@ -225,7 +223,7 @@ fn four_loops() {
     println!("four loops: {shares:.1?} % of a CPU");
     end_scheduler(&machine);
     machine.shut_down().unwrap();
-    // The agent, which looks at them, has some of it.
+    // The agent, which reads their times, has some CPU time, too.
     assert!(shares.iter().all(|share| *share > 90.0), "a CPU idles beside four loops: {shares:?}");
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What guests may be told and what they may claim, in the lab's host: a guest that lies gains
-//! nothing, and what KVM tells an honest one stays true under the scheduler.
+//! Trust in the lab's host: a guest that lies gains nothing, and KVM's reports to an honest guest
+//! stay true under the scheduler.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn cpu_times(machine: &Machine) -> CpuTimes {
     }
 }
 
-/// CPU time of the liar less what would be fair, in percent of one CPU.
+/// The liar's CPU time less its fair share, in percent of one CPU.
 fn unfair_points(before: &CpuTimes, after: &CpuTimes) -> f64 {
     let window_ns = (after.t_ns - before.t_ns) as f64;
     let (mut shares, mut parties, mut is_liar) = (Vec::new(), Vec::new(), Vec::new());
@@ -62,7 +62,7 @@ fn lying() {
         spawn(&machine, hog, &[&machine.workload_path("hog")]);
     }
     start_scheduler(&machine, &[]);
-    // As many threads as there are hogs, so that half of the time is fair.
+    // As many threads as hogs, so that half of the time is fair.
     for claim in ["holder", "irq", "head", "waiter", "called", "flipping"] {
         let program = machine.workload_path(HOSTILE);
         let counters = "/tmp/hostile.counters";
@@ -80,13 +80,13 @@ fn lying() {
         assert_eq!(vm["vcpus"].as_array().map(Vec::len), Some(4), "{claim}: {list}");
         assert!(vm["kernel"].is_string(), "{claim}: it is not believed to be Linux: {list}");
 
-        // Who waits behind one that is preempted is granted nothing.
+        // A vCPU that waits behind a preempted one is granted nothing.
         if claim != "waiter" {
             eventually("grace for the liar", || {
                 (of_vcpus(&counted(&machine), "nr_extended") > 0).then_some(())
             });
         }
-        // What the start has left owing is made up for first.
+        // Lag from the start is made up for first.
         std::thread::sleep(Duration::from_secs(2));
         let before = cpu_times(&machine);
         std::thread::sleep(Duration::from_secs(8));
@@ -96,8 +96,9 @@ fn lying() {
         eprintln!("{claim}: {points:+.2} points, {:?}", counted.counters);
         // Unbounded, it would be fifty.
         assert!(points <= 2.0, "{claim}: {points} points more than fair; {counted:?}");
-        // It was believed, and what it was granted was bounded: one that never lets go is
-        // disbelieved, and where all are called each is taken for the caller of the others.
+        // The claim was trusted, and its grants were bounded. A vCPU that never lets go is
+        // distrusted. Where all vCPUs have calls pending, each is taken for the IPI sender of the
+        // others.
         let bounds = ["nr_capped", "nr_over_budget", "nr_backed_off", "nr_waits"];
         let bounded = bounds.iter().any(|bound| of_vcpus(&counted, bound) > 0);
         assert!(["flipping", "waiter"].contains(&claim) || bounded, "{claim}: {counted:?}");
@@ -108,8 +109,8 @@ fn lying() {
     machine.shut_down().unwrap();
 }
 
-/// A thread whose VM is closed is a thread like any other, whatever lies where its guest said it
-/// held a lock.
+/// After its VM is closed a thread is like any other, even if the guest's memory still claims a
+/// lock.
 fn left_by_its_vm(machine: &Machine) {
     let nr_vms = |counted: &Counted| {
         ["nr_vms_readable", "nr_vms_unreadable"]
@@ -139,14 +140,14 @@ fn memory_that_never_answers_keeps_no_other_guest_from_being_read() {
 }
 
 fn stalling() {
-    // As many as are searched at once.
+    // The number of searches at a time.
     const AT_ONCE: usize = 4;
     let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
     load_kvm(&machine);
     start_scheduler(&machine, &[]);
     let program = machine.workload_path(HOSTILE);
     let is_read = || counted(&machine).counters["nr_vms_readable"] == 1;
-    // Who waits in the kernel for a page that is not there.
+    // Threads of the scheduler that wait in the kernel for a missing page.
     let nr_stuck = || {
         let command = "cat /proc/$(ps | awk '/[s]cx_holdfast/ {print $1; exit}')/task/*/stack \
                        | grep -c handle_userfault || true";
@@ -205,7 +206,7 @@ fn witnessing() {
         let count = |name: &str| seen[name].as_u64().unwrap();
         assert_eq!(count("lies"), 0, "{seen}");
         assert!(count("flagged") > 0 && count("marked") > 10, "{seen}");
-        // KVM's own exception: a vCPU that is preempted while an instruction is emulated for it.
+        // KVM's own exception: a vCPU that is preempted while KVM emulates an instruction for it.
         assert!(20 * count("silent") <= count("marked"), "{seen}");
     }
     end_scheduler(&machine);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Looks at running vCPUs in the lab's host: where vCPUs of a VM wait for one that is preempted
-//! they are what finds it, and where nobody contends none is armed.
+//! Probes of running vCPUs in the lab's host. Where vCPUs of a VM wait for a preempted one, probes
+//! find the waiters. Without contention no probe is armed.
 
 use holdfast_agent::protocol::Request;
 use holdfast_lab::machine::{GuestSpec, Machine};
@@ -15,11 +15,11 @@ const GUEST: &str = "vm0";
 /// Host time over which probes are counted.
 const WINDOW_S: f64 = 2.0;
 
-/// What the scheduler decided of a guest while all its vCPUs run a workload.
+/// The scheduler's decisions about a guest while all its vCPUs run a workload.
 #[derive(Debug)]
 struct Decisions {
     probes: u64,
-    /// Of these: the vCPU had to leave its CPU to a sibling.
+    /// Probes after which the vCPU had to leave its CPU to a sibling.
     found: u64,
     /// Preempted outside of critical sections and queues.
     preemptible: u64,
@@ -31,9 +31,9 @@ fn start(machine: &Machine, workload: &str) {
     machine.request_guest(GUEST, Request::spawn(workload, argv)).unwrap();
 }
 
-/// What is counted in a window, once the guest is read and busy.
+/// Counts in a window, once the guest is read and busy.
 fn count(machine: &Machine, workload: &str) -> Decisions {
-    // Of all polls: each has what was counted since the one before.
+    // Over all polls: each has the counts since the one before.
     let mut preempted = 0;
     eventually("preempted vCPUs", || {
         preempted += of_vcpus(&counted(machine), "nr_preempted_preemptible");
@@ -64,15 +64,15 @@ fn probes() {
     start(&machine, "hog");
     let loops = count(&machine, "hog");
     machine.request_guest(GUEST, Request::Kill { name: "hog".into(), signal: 9 }).unwrap();
-    // With grace there would be hardly any blockers.
+    // With grace there would hardly be a blocker.
     end_scheduler(&machine);
     start_scheduler(&machine, &["--no-grace"]);
     start(&machine, "lock");
     let locks = count(&machine, "lock");
     end_scheduler(&machine);
     machine.shut_down().unwrap();
-    // A loop is preempted hundreds of times, now and then in a tick's interrupt, which may be
-    // waited for.
+    // A loop is preempted hundreds of times, now and then in a tick's interrupt, which counts as a
+    // blocker.
     assert!(loops.preemptible > 50 && loops.probes * 20 <= loops.preemptible, "{loops:?}");
     assert!(locks.found >= 5, "{locks:?}");
 }

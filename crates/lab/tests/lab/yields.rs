@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Directed yields in the lab's host: the scheduler knows what KVM asks each of them for, and the
-//! observer, which sees the exits that ask and what `yield_to()` returns, counts the same. Who
-//! watches is told of them by VM.
+//! Directed yields in the lab's host. The scheduler knows KVM's reason for each. The observer sees
+//! the exits that ask for them and the result of `yield_to()`, and counts the same. `--monitor`
+//! shows them by VM.
 
 use holdfast_agent::protocol::Request;
 use holdfast_lab::machine::{GuestSpec, Machine};
@@ -29,7 +29,7 @@ fn of_reports(reports: &[Value], pid: u64, counter: &str) -> u64 {
     vcpus.map(|vcpu| vcpu[counter].as_u64().unwrap()).sum()
 }
 
-/// The next report, in which the stopped VM no longer runs.
+/// The next report in which the stopped VM no longer runs.
 fn at_rest(reports: &mut Lines<'_>, pid: u64) -> Vec<Value> {
     let mut all = Vec::new();
     loop {
@@ -42,12 +42,12 @@ fn at_rest(reports: &mut Lines<'_>, pid: u64) -> Vec<Value> {
     }
 }
 
-/// Watches with `--monitor`, which has to tell of yields of a VM that runs.
+/// Watches with `--monitor`, which has to report yields of a running VM.
 fn watch(machine: &Machine, pid: u64) {
     let program = machine.dist_path("scx_holdfast");
     let mut lines = Lines::of(machine, "monitor", &[&program, "--monitor", "1"]);
     let of_vm = format!("  {pid:>8} grace: ");
-    // The first report is of no time.
+    // The first report covers no time.
     let told = (0..5).any(|_| {
         let is_of_vm = |line: &String| line.starts_with(&of_vm);
         lines.find(is_of_vm).expect("it watches until it is ended");
@@ -63,7 +63,7 @@ fn watch(machine: &Machine, pid: u64) {
     assert!(ended.status.success(), "{ended:?}");
 }
 
-/// Yields by reason, each asked for and granted, and what the observer counted meanwhile.
+/// Yields by reason, requested and granted, and the observer's counts meanwhile.
 #[derive(Debug)]
 struct Yields {
     pause: [u64; 2],
@@ -76,15 +76,15 @@ struct Yields {
     done: u64,
 }
 
-/// Of a guest that contends for locks and sends interrupts to siblings that were preempted.
+/// Counts for a guest that contends for locks and sends interrupts to preempted siblings.
 fn count(machine: &Machine, reports: &mut Lines<'_>, pause_exits: bool) -> Yields {
     let name = format!("pause-exits-{pause_exits}");
     let mut guest = GuestSpec { pause_exits, ..GuestSpec::new(&name) };
-    // With it a shootdown leaves out who was preempted.
+    // With it a shootdown leaves out preempted vCPUs.
     let feature = guest.features.iter_mut().find(|f| f.ends_with("kvm-pv-tlb-flush")).unwrap();
     feature.replace_range(..1, "-");
     machine.start_guest(&guest).unwrap();
-    // Pages enough that siblings are preempted where they compute, too.
+    // Enough pages that siblings are preempted in user code, too.
     let argv = ["/workloads/tlb", "--threads", "4", "--pages", "128", "--counters", COUNTERS];
     machine.request_guest(&name, Request::spawn("work", argv)).unwrap();
     let pid = eventually("a VM whose vCPUs are all read", || {
@@ -94,7 +94,7 @@ fn count(machine: &Machine, reports: &mut Lines<'_>, pause_exits: bool) -> Yield
         let is_read = vcpus.len() == 4 && vcpus.iter().all(|vcpu| vcpu["readable"] == true);
         vm["pid"].as_u64().filter(|_| is_read)
     });
-    // Nothing yields while one of them is asked and the other is not.
+    // Nothing yields between the two requests.
     let child = guest.child();
     signal(machine, &child, libc::SIGSTOP);
     at_rest(reports, pid);
@@ -137,7 +137,7 @@ fn yields() {
     let program = machine.dist_path("holdfast");
     let mut reports = Lines::of(&machine, "reports", &[&program, "report", "1", "--json"]);
     reports.next().unwrap();
-    // What keeps siblings from waiting would leave little to yield for.
+    // Other mechanisms that keep siblings from waiting would leave little to yield for.
     start_scheduler(&machine, &["--no-grace", "--no-waiters", "--no-resume-first"]);
     for hog in HOGS {
         signal(&machine, hog, libc::SIGCONT);
@@ -157,7 +157,7 @@ fn yields() {
         assert_eq!(yields.other, 0, "{yields:?}");
     }
     assert_eq!((without.pause[0], without.pause_exits), (0, 0), "{without:?}");
-    // Who has released a lock, or spins for an answer, is taken at its word.
+    // A vCPU that has released a lock, or spins for an answer, is trusted.
     assert!(without.kick[1] > 0 && without.ipi[1] > 0, "{without:?}");
     assert!(with.pause[1] > 0 && with.pause_exits > 0, "{with:?}");
     machine.shut_down().unwrap();

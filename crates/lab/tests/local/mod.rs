@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! A host without a virtual machine: the real agent as ordinary processes, one as the host and one
-//! as a guest, real workloads, and shell scripts that behave as schedulers do towards the runner.
+//! as a guest, real workloads, and shell scripts that behave like schedulers.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ fn programs() -> &'static (PathBuf, PathBuf) {
             let output = command.current_dir(&root).output().expect("it starts");
             assert!(output.status.success(), "{command:?}: {output:?}");
         };
-        // Where the tests themselves are built, so that nothing is built twice.
+        // In the tests' own target directory, so that nothing is built twice.
         let target = tmp.parent().expect("the target directory holds it");
         let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
         let release = (!cfg!(debug_assertions)).then_some("--release");
@@ -67,7 +67,7 @@ pub(crate) struct LocalHost {
     port: RefCell<(UnixStream, BufReader<UnixStream>, u64)>,
     host: RefCell<Child>,
     guests: RefCell<BTreeMap<String, Child>>,
-    /// Whether it says that it counts its instructions.
+    /// Whether it claims to count its instructions.
     counts: bool,
 }
 
@@ -130,7 +130,7 @@ impl Host for LocalHost {
         let socket = self.path(&format!("{name}.sock"));
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).unwrap();
-        // What stands for the VM's process uses CPU time, as one does that has booted.
+        // The process in place of the VM uses CPU time, as a booted VM does.
         let idle = "while :; do i=0; while [ $i -lt 999 ]; do i=$((i + 1)); done; sleep 0.05; done";
         self.request(Request::spawn(self.vm_child(name), ["sh", "-c", idle]))?;
         let accepted = std::thread::spawn(move || listener.accept().unwrap().0);
@@ -176,7 +176,7 @@ impl Host for LocalHost {
             "good-program" => PROGRAM.replace("BODY", "while :; do sleep 0.02; done"),
             "bad-program" => PROGRAM.replace("BODY", "sleep 0.2; echo it is broken >&2; exit 3"),
             "observer" => OBSERVER.into(),
-            // Not there.
+            // Missing.
             _ => return path,
         };
         if !Path::new(&path).exists() {
@@ -229,14 +229,14 @@ echo ready
 BODY
 ";
 
-/// Knows of no VM.
+/// Sees no VM.
 const OBSERVER: &str = r#"#!/bin/sh
 while read -r line; do
 	echo '{"schema":"holdfast.preemptions/1","t_ns":1,"lost_events":0,"vms":[]}'
 done
 "#;
 
-/// Boots local hosts, whatever the experiment.
+/// Boots local hosts for any experiment.
 pub(crate) fn boot<'a>(_: &Experiment) -> Result<Box<dyn Host + 'a>> {
     Ok(Box::new(LocalHost::boot(false)))
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What a program in the host or in a guest prints, line by line.
+//! The output of a program in the host or in a guest, line by line.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use holdfast_lab::machine::Machine;
 
 use super::costs_by_tag;
 
-/// Longest silence of a program that is to print something.
+/// Longest silence of a program that is expected to print.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The lines of a child's standard output, each of them once, until it ends.
@@ -50,7 +50,7 @@ impl<'m> Lines<'m> {
         }
     }
 
-    /// Time spent in its BPF programs since the kernel counts that, in ns.
+    /// Time spent in its BPF programs since the kernel counts it, in ns.
     pub(crate) fn costs(&self) -> u64 {
         costs_by_tag(|request| self.ask(request), self.child).iter().map(|(_, cost)| cost.0).sum()
     }
@@ -74,7 +74,7 @@ impl<'m> Lines<'m> {
         Some(line)
     }
 
-    /// Waits for this, in a line that may not have ended, and gives all that is new.
+    /// Waits for `what`, in a line that may not have ended, and returns all new text.
     pub(crate) fn until(&mut self, limit: Duration, what: &str) -> String {
         let deadline = Instant::now() + limit;
         while !self.text.contains(what) {
@@ -92,7 +92,7 @@ impl<'m> Lines<'m> {
         std::iter::from_fn(|| self.take_line()).collect()
     }
 
-    /// Drops what was printed until now, and the next line, which tells of the past, too.
+    /// Drops the output so far, and the next line, which covers the past, too.
     pub(crate) fn forget(&mut self) {
         self.ready();
         self.next().unwrap();

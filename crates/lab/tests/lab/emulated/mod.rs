@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What tests that boot a host share.
+//! Parts that tests on a booted host share.
 #![allow(dead_code, unused_imports, reason = "benchmarks do not use all of it")]
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ pub(crate) use lines::Lines;
 
 pub(crate) const SCHEDULER: &str = "scheduler";
 
-/// What `make build` has built.
+/// The output of `make build`.
 pub(crate) fn dist() -> PathBuf {
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/dist");
     let dist = std::env::var_os("HOLDFAST_DIST").map_or(built, PathBuf::from);
@@ -30,17 +30,17 @@ pub(crate) fn dist() -> PathBuf {
     dist
 }
 
-/// A host made of what was built.
+/// A host with these programs.
 pub(crate) fn spec() -> MachineSpec {
     MachineSpec::new(dist())
 }
 
-/// One whose clock counts instructions.
+/// A host whose clock counts instructions.
 pub(crate) fn counting_spec() -> MachineSpec {
     MachineSpec { clock: Clock::Instructions, ..spec() }
 }
 
-/// Loads KVM, where no guest of the lab's has yet.
+/// Loads KVM before any guest of the lab does.
 pub(crate) fn load_kvm(machine: &Machine) {
     let is_amd = read(machine, "/proc/cpuinfo").contains(" svm");
     let name = if is_amd { "kvm_amd" } else { "kvm_intel" }.to_owned();
@@ -62,7 +62,7 @@ pub(crate) fn end(machine: &Machine, name: &str, signal: i32) -> Ended {
     wait(machine, name, Duration::from_secs(120))
 }
 
-/// Runs a program of ours in the host to its end, and gives what it said.
+/// Runs a program of ours in the host to its end; its output.
 pub(crate) fn run(machine: &Machine, argv: &[&str]) -> String {
     let program = machine.dist_path(argv[0]);
     let argv = std::iter::once(program.as_str()).chain(argv[1..].iter().copied());
@@ -105,21 +105,21 @@ pub(crate) fn start_shell(machine: &Machine, name: &str, cpus: Option<Vec<u32>>,
     machine.request(Request::Spawn(spawn)).unwrap();
 }
 
-/// Loading takes an emulated host that counts instructions half a minute, beside another one
-/// longer.
+/// An emulated host that counts instructions loads a scheduler in half a minute, beside another
+/// such host in more.
 const STATE_LIMIT: Duration = Duration::from_secs(240);
 
-/// Has `scx_holdfast` schedule the host.
+/// Loads `scx_holdfast` in the host.
 pub(crate) fn start_scheduler(machine: &Machine, args: &[&str]) {
     let program = machine.dist_path("scx_holdfast");
     let argv = std::iter::once(program.as_str()).chain(args.iter().copied());
     machine.request(Request::spawn(SCHEDULER, argv)).unwrap();
     if within(STATE_LIMIT, || is_in_state(machine, "enabled").then_some(())).is_none() {
-        // It may have ended by itself, or wait for the kernel.
+        // It may have ended, or wait for the kernel.
         let looked = "cat /proc/uptime /sys/kernel/sched_ext/state; \
                       for task in $(grep -lx scx_holdfast /proc/[0-9]*/task/*/comm); do \
-                          task=${task%/comm}; grep State $task/status; cat $task/stack $task/schedstat; \
-                      done 2>&1; dmesg | tail -n 30";
+                          task=${task%/comm}; grep State $task/status; cat $task/stack \
+                          $task/schedstat; done 2>&1; dmesg | tail -n 30";
         machine.request(Request::spawn("looked", ["/bin/sh", "-c", looked])).unwrap();
         let looked = wait(machine, "looked", Duration::from_secs(120)).stdout_tail;
         let _ = machine.request(Request::Kill { name: SCHEDULER.into(), signal: libc::SIGKILL });
@@ -128,10 +128,10 @@ pub(crate) fn start_scheduler(machine: &Machine, args: &[&str]) {
     }
 }
 
-/// What a test begins with that fails because the kernel has ended the scheduler.
+/// Beginning of the message of a test whose scheduler the kernel has ended.
 pub(crate) const ENDED: &str = "the scheduler was ended";
 
-/// Fails if it was ended, and says why.
+/// Fails if the kernel has ended it, and says why.
 #[track_caller]
 pub(crate) fn assert_schedules(machine: &Machine) {
     if !is_in_state(machine, "enabled") {
@@ -144,7 +144,7 @@ pub(crate) fn assert_schedules(machine: &Machine) {
     }
 }
 
-/// Ends it as its user would. It must not have been ended before.
+/// Ends it as its user would. The kernel must not have ended it before.
 pub(crate) fn end_scheduler(machine: &Machine) {
     assert_schedules(machine);
     let ended = end(machine, SCHEDULER, libc::SIGINT);
@@ -168,7 +168,7 @@ pub(crate) fn is_in_state(machine: &Machine, state: &str) -> bool {
     read(machine, "/sys/kernel/sched_ext/state").trim() == state
 }
 
-/// The observer that the lab uses: it answers when asked.
+/// The observer of the lab: it answers requests.
 pub(crate) fn start_observer(machine: &Machine) {
     let argv = [&machine.dist_path("holdfast"), "preemptions", "--json", "--stdin"];
     let argv = argv.map(str::to_owned).to_vec();
@@ -177,7 +177,7 @@ pub(crate) fn start_observer(machine: &Machine) {
     observe(machine);
 }
 
-/// What it has seen so far.
+/// Its counts so far.
 pub(crate) fn observe(machine: &Machine) -> Value {
     let ask = Request::Ask { name: "observer".into(), line: String::new(), timeout_ms: 120_000 };
     match machine.request(ask).unwrap() {
@@ -192,7 +192,7 @@ pub(crate) fn preemptions(vm: &Value, class: &str) -> u64 {
     vcpus.iter().map(|vcpu| vcpu["preemptions"][class].as_u64().unwrap()).sum()
 }
 
-/// What the scheduler counted since it was asked before. It answers some time after it schedules.
+/// The scheduler's counts since the last request. It answers some time after it schedules.
 pub(crate) fn counted(machine: &Machine) -> Counted {
     eventually("statistics", || {
         let (socket, line) = (scheduler::SOCKET.into(), scheduler::REQUEST.into());
@@ -217,7 +217,7 @@ pub(crate) fn read(machine: &Machine, path: &str) -> String {
     read_by(|request| machine.request(request).unwrap(), path)
 }
 
-/// A file of the host's or of a guest's.
+/// A file of the host or of a guest.
 fn read_by(ask: impl Fn(Request) -> Reply, path: &str) -> String {
     match ask(Request::ReadFile { path: path.into(), max_bytes: 1 << 20 }) {
         Reply::ReadFile { data, .. } => String::from_utf8_lossy(&data).into_owned(),
@@ -230,8 +230,8 @@ pub(crate) fn start_guest(machine: &Machine, name: &str, vcpus: u32) {
     machine.start_guest(&GuestSpec { vcpus, ..GuestSpec::new(name) }).unwrap();
 }
 
-/// Has a guest's vCPUs contend for a lock, with `holdfast spins` in it, which is there first: it is
-/// loaded in a fraction of the time while nothing else runs. Guests need to have the program.
+/// Has a guest's vCPUs contend for a lock. `holdfast spins` starts in the guest first: it loads in
+/// a fraction of the time while nothing else runs. The guest needs to have the program.
 pub(crate) fn contend<'m>(
     machine: &'m Machine,
     name: &'m str,
@@ -246,17 +246,17 @@ pub(crate) fn contend<'m>(
     let threads = vcpus.to_string();
     let argv = ["/workloads/lock", "--threads", &threads, "--counters", "/tmp/counters"];
     machine.request_guest(name, Request::spawn("lock", argv)).unwrap();
-    // What it says of the time before.
+    // A report of the time before.
     spins.next().unwrap();
     spins
 }
 
-/// How long the host runs, in s, by its own clock.
+/// Uptime of the host, in s, by its own clock.
 pub(crate) fn uptime(machine: &Machine) -> f64 {
     read(machine, "/proc/uptime").split(' ').next().unwrap().parse().unwrap()
 }
 
-/// Lets the host run for so long by its own clock.
+/// Passes this time by the host's own clock.
 pub(crate) fn pass(machine: &Machine, seconds: f64) {
     let begin = uptime(machine);
     while uptime(machine) - begin < seconds {
@@ -274,7 +274,7 @@ pub(crate) fn pin(machine: &Machine, names: &[&str], cpus: &str) {
     shell(machine, &format!("for task in $({tasks}); do taskset -cp {cpus} $task; done"));
 }
 
-/// Has a kernel count what BPF programs cost from now on.
+/// Has a kernel count the cost of BPF programs from here on.
 pub(crate) fn count_costs(ask: impl Fn(Request) -> Reply) {
     let path = "/proc/sys/kernel/bpf_stats_enabled".to_owned();
     ask(Request::WriteFile { path, data: b"1".to_vec(), mode: 0o644 });
@@ -282,8 +282,7 @@ pub(crate) fn count_costs(ask: impl Fn(Request) -> Reply) {
 
 /// The BPF programs that are loaded, each as `bpf_prog_TAG_NAME`.
 pub(crate) fn bpf_symbols(machine: &Machine) -> String {
-    // They are the last, and to look for them among all others takes an emulated host half a
-    // minute.
+    // They are the last symbols. A search among all others takes an emulated host half a minute.
     let argv = ["sh", "-c", "tail -n 500 /proc/kallsyms | grep -o 'bpf_prog_[^ ]*'"];
     machine.request(Request::spawn("symbols", argv)).unwrap();
     let ended = wait(machine, "symbols", Duration::from_secs(120));
@@ -291,7 +290,7 @@ pub(crate) fn bpf_symbols(machine: &Machine) -> String {
     ended.stdout_tail
 }
 
-/// Time spent in each BPF program of a child so far, in ns, and how often it ran.
+/// Time spent in each BPF program of a child so far, in ns, and its number of runs.
 pub(crate) fn costs(machine: &Machine, child: &str, symbols: &str) -> BTreeMap<String, (u64, u64)> {
     let named = |(tag, cost): (String, _)| {
         let symbol = symbols.split_ascii_whitespace().find(|symbol| symbol.contains(&tag))?;
@@ -303,7 +302,7 @@ pub(crate) fn costs(machine: &Machine, child: &str, symbols: &str) -> BTreeMap<S
         .collect()
 }
 
-/// The same by the tags of the programs, of a child of the host's or of a guest's agent.
+/// The same by the tags of the programs, for a child of the host's or a guest's agent.
 pub(crate) fn costs_by_tag(
     ask: impl Fn(Request) -> Reply,
     child: &str,
@@ -331,8 +330,8 @@ pub(crate) fn pid(ask: impl Fn(Request) -> Reply, child: &str) -> i32 {
     }
 }
 
-/// A recording made in the host, as this machine's own `holdfast` replays it; it is kept, and so is
-/// what the options have it write.
+/// A recording made in the host, replayed by this machine's own `holdfast`. The recording is kept,
+/// and so are the files that the options write.
 pub(crate) fn replay(machine: &Machine, recording: &str, options: &[&str]) -> Value {
     let request = Request::ReadFile { path: recording.into(), max_bytes: 8 << 20 };
     let Reply::ReadFile { data, truncated } = machine.request(request).unwrap() else {
@@ -354,8 +353,8 @@ pub(crate) fn replay(machine: &Machine, recording: &str, options: &[&str]) -> Va
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// What `done` gives once it gives something, which must not take longer than some minutes: this
-/// machine may have other work.
+/// The first result of `done`, which must come within some minutes: this machine may have other
+/// work.
 pub(crate) fn eventually<T>(what: &str, done: impl FnMut() -> Option<T>) -> T {
     eventually_within(Duration::from_secs(180), what, done)
 }
@@ -369,7 +368,7 @@ pub(crate) fn eventually_within<T>(
     within(limit, done).unwrap_or_else(|| panic!("{what}: not within {limit:?}"))
 }
 
-/// What `done` gives within `limit`, if it gives something.
+/// The first result of `done` within `limit`, if there is one.
 fn within<T>(limit: Duration, mut done: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + limit;
     loop {
@@ -381,13 +380,13 @@ fn within<T>(limit: Duration, mut done: impl FnMut() -> Option<T>) -> Option<T> 
     }
 }
 
-/// Other work of this machine preempts the CPUs of the emulated host, where its clock is the
-/// machine's: a test that fails is begun once more. What is wrong is wrong both times. But a
-/// scheduler has to bear a busy machine.
+/// Runs a test a second time if it fails. Other work of this machine preempts the CPUs of an
+/// emulated host whose clock is the machine's; a real defect fails both times. But a scheduler that
+/// the kernel has ended gets no second attempt: a busy machine is no excuse.
 pub(crate) fn on_an_emulated_host(test: fn()) {
     if let Err(panic) = std::panic::catch_unwind(test) {
         let said = panic.downcast_ref::<String>().cloned().unwrap_or_default();
-        // Past the harness, which keeps to itself what a test that passes in the end has said.
+        // Past the harness, which hides the output of a test that passes in the end.
         let _ = writeln!(std::io::stderr(), "once more: {said}");
         assert!(!said.starts_with(ENDED), "no second attempt");
         test();
