@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What an agent can be asked to do, and for how long the answer is waited for.
+//! Requests to an agent, and their time limits.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 
 use super::{DEFAULT_TIMEOUT_MS, bytes};
 
-/// What an agent can be asked to do.
+/// A request to an agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Request {
-    /// Who is there?
+    /// The agent's description of itself.
     Hello,
     /// Start a program; answers [`Reply::Spawn`] as soon as it runs.
     Spawn(Spawn),
-    /// Write a line to a child's stdin and wait for the line it then prints.
+    /// Write a line to a child's stdin and wait for the next line of its output.
     Ask {
         /// Child asked; spawned with `stdin: true`.
         name: String,
@@ -25,7 +25,7 @@ pub enum Request {
         /// Longest wait for the answer.
         timeout_ms: u64,
     },
-    /// Wait for a child to end. The name is free again after that.
+    /// Wait for a child to end. Its name is free again after that.
     Wait {
         /// Child waited for.
         name: String,
@@ -39,12 +39,12 @@ pub enum Request {
         /// Signal number.
         signal: i32,
     },
-    /// Does a child still run?
+    /// Whether a child still runs.
     Status {
         /// Child asked about.
         name: String,
     },
-    /// What a child has printed since an earlier call, waiting for it if there is nothing new.
+    /// A child's output since an earlier call; waits if there is none.
     Output {
         /// Child asked about.
         name: String,
@@ -90,7 +90,7 @@ pub enum Request {
         /// Name, with `-` or `_`.
         name: String,
     },
-    /// CPU time of all threads of children, and of the processes they have begun.
+    /// CPU time of all threads of children and of their descendants.
     CpuTimes {
         /// Children asked about.
         names: Vec<String>,
@@ -99,29 +99,28 @@ pub enum Request {
     Pin {
         /// Child they belong to.
         name: String,
-        /// What threads' names begin with, such as `CPU 0/`, and the CPUs for each.
+        /// Beginnings of threads' names, such as `CPU 0/`, and the CPUs for each.
         threads: Vec<(String, Vec<u32>)>,
     },
-    /// Have a child run in a control group (cgroup v2), which is made for that.
+    /// Run a child in a control group (cgroup v2), which is made for it.
     Group(Group),
     /// A workload's counters.
     Counters {
         /// File the workload was given with `--counters`.
         path: String,
     },
-    /// Have CPUs count what the threads of a child do from now on: those it has, and those they
-    /// begin.
+    /// Start perf events of a child, for its threads and for those that they start later.
     PerfStart {
         /// Child to count.
         name: String,
     },
-    /// What was counted since.
+    /// The counts since.
     PerfRead {
-        /// Child that is counted.
+        /// Child to read.
         name: String,
     },
-    /// Write a line to a local service and wait for the line it answers with. The connection stays
-    /// open for the next such request.
+    /// Write a line to a local service and wait for its answer, a line. The connection stays open
+    /// for the next such request.
     Exchange {
         /// Path of the Unix socket it listens on.
         socket: String,
@@ -130,7 +129,7 @@ pub enum Request {
         /// Longest wait for the answer.
         timeout_ms: u64,
     },
-    /// Host only: speak to a guest's agent from now on.
+    /// Host only: connect to a guest's agent.
     Connect(Connect),
     /// Host only: forget a guest.
     Disconnect {
@@ -139,21 +138,21 @@ pub enum Request {
     },
     /// Host only: pass a request on to a guest's agent.
     Relay {
-        /// Guest that is to serve it.
+        /// Guest that serves it.
         guest: String,
         /// Request it serves.
         request: Box<Request>,
     },
     /// Host only: a command for the guest's QEMU monitor (QMP), answered with its `return`.
     Qmp {
-        /// Guest whose monitor is used.
+        /// Guest of the monitor.
         guest: String,
         /// `{"execute": ..., "arguments": ...}`.
         command: serde_json::Value,
     },
     /// Answer after a while, by the clock of the agent's machine.
     Sleep {
-        /// How long.
+        /// Length of the wait.
         ms: u64,
     },
     /// Several requests in one go, in order, so that one sample is taken together.
@@ -173,7 +172,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// A request to start `argv` under a name, with nothing special about it.
+    /// A request to start `argv` under a name, with defaults for the rest.
     pub fn spawn<S: Into<String>>(
         name: impl Into<String>,
         argv: impl IntoIterator<Item = S>,
@@ -190,7 +189,7 @@ impl Request {
         Request::Relay { guest: guest.into(), request: Box::new(self) }
     }
 
-    /// How long an answer may take before the other side counts as hung.
+    /// Longest an answer may take before the other side counts as hung.
     pub fn time_limit(&self) -> Duration {
         Duration::from_millis(self.time_limit_ms())
     }
@@ -199,13 +198,14 @@ impl Request {
         self.answer_ms().saturating_add(self.wait_ms())
     }
 
-    /// How long may be waited for an answer that takes no time in itself.
+    /// Longest an answer may take if the request itself takes no time.
     fn answer_ms(&self) -> u64 {
         match self {
-            // Asked again and again of a guest that boots; an answer that a reset has swallowed
-            // must not hold that up.
+            // Repeated while a guest boots; an answer that a reset has swallowed must not hold that
+            // up.
             Request::Hello => 10_000,
-            // KVM takes an emulated host ten seconds, and many times as long beside others.
+            // Loading KVM takes an emulated host ten seconds, and many times as long beside other
+            // hosts.
             Request::LoadModule { .. } => 180_000,
             Request::Relay { request, .. } => request.answer_ms(),
             Request::Batch { requests } => {
@@ -215,7 +215,7 @@ impl Request {
         }
     }
 
-    /// How long it waits in itself.
+    /// Time that the request itself waits.
     fn wait_ms(&self) -> u64 {
         match self {
             Request::Ask { timeout_ms, .. }
@@ -223,7 +223,7 @@ impl Request {
             | Request::Wait { timeout_ms, .. }
             | Request::Output { timeout_ms, .. } => *timeout_ms,
             Request::Sleep { ms } => *ms,
-            // Each hop adds a little, so that the innermost one reports what hung.
+            // Each hop adds a little, so that the innermost one reports the hang.
             Request::Relay { request, .. } => request.wait_ms().saturating_add(5_000),
             Request::Batch { requests } => {
                 requests.iter().map(Request::wait_ms).fold(1_000, u64::saturating_add)
@@ -254,19 +254,19 @@ pub struct Spawn {
 /// Control groups for a child and its threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
-    /// Child that goes there, with the processes it begins.
+    /// Child to put there, with its descendants.
     pub name: String,
     /// The group, as a path below the root of the hierarchy.
     pub group: String,
     /// `cpu.weight` of the first group of this path.
     pub weight: u32,
-    /// What threads' names begin with, such as `CPU 0/`, and the group below for each; the first
-    /// that fits counts.
+    /// Beginnings of threads' names, such as `CPU 0/`, and the group below for each; the first
+    /// match counts.
     #[serde(default)]
     pub threads: Vec<(String, String)>,
 }
 
-/// A guest the host's agent is to speak to.
+/// A guest for the host's agent to connect to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connect {
     /// Handle for later requests.
@@ -276,10 +276,10 @@ pub struct Connect {
     /// Unix socket of its QEMU monitor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qmp: Option<String>,
-    /// File its console goes to; its tail is reported when the guest fails.
+    /// File of its console; the tail is reported when the guest fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub console: Option<String>,
-    /// Child that is its QEMU; the guest has failed once that has ended.
+    /// Child that is its QEMU; when it ends, the guest has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub child: Option<String>,
 }
