@@ -121,21 +121,17 @@ fn vcpus_by_process(proc: &Path) -> BTreeMap<u32, BTreeSet<u32>> {
     processes
 }
 
-/// A VM none of whose vCPUs ran.
-fn at_rest(pid: u32, vcpus: &BTreeSet<u32>) -> VmInfo {
-    let of = |vcpu: &u32| VcpuInfo {
-        vcpu: *vcpu,
-        tid: None,
-        steal_time_gpa: None,
-        words: BTreeMap::new(),
-    };
+/// A VM none of whose vCPUs ran. A file is named by the id that the VMM chose, in the order of which
+/// VMMs make vCPUs: the rank of an id is the vCPU's index.
+fn at_rest(pid: u32, ids: &BTreeSet<u32>) -> VmInfo {
+    let of = |vcpu| VcpuInfo { vcpu, tid: None, steal_time_gpa: None, words: BTreeMap::new() };
     VmInfo {
         pid,
         name: names::vm_name(pid),
         vmm: names::vmm(pid),
         kernel: None,
         unreadable: Some(NOT_RUN.into()),
-        vcpus: vcpus.iter().map(of).collect(),
+        vcpus: (0..ids.len() as u32).map(of).collect(),
     }
 }
 
@@ -255,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_vm_at_rest_is_listed_with_the_reason() {
-        let vm = at_rest(u32::MAX, &BTreeSet::from([0, 1]));
+        let vm = at_rest(u32::MAX, &BTreeSet::from([0, 64]));
         let json = serde_json::to_value(&vm).unwrap();
         assert_eq!(json["vcpus"], serde_json::json!([{ "vcpu": 0 }, { "vcpu": 1 }]));
         assert_eq!(json.get("kernel"), None);
