@@ -11,7 +11,7 @@
  * looked up every 20 ms in the kernel's own accounting (/proc/PID/io, rchar). The
  * histogram has the times of whole compilations.
  *
- * Faithful to: what a build asks of the kernel: vfork, exec, exit and wait, page
+ * Faithful to: a build's use of the kernel: vfork, exec, exit and wait, page
  * faults on file mappings and fresh memory, path look-ups, small files, pipes
  * (make's jobserver); most time spent in user mode; N jobs nearly all the time, as
  * only the end of a build, which takes many seconds in a guest, waits for the last.
@@ -43,7 +43,7 @@ static const char *flags = "-DLUA_USE_LINUX";
 
 static char *tree;
 
-/* Of a program of thousands of objects one does not see the end within a measurement. */
+/* A program of thousands of objects is not finished within a measurement. */
 #define NR_DIRECTORIES 32
 
 static const char makefile[] =
@@ -166,7 +166,7 @@ static int compile(char **argv)
 	uint64_t start_ns;
 	pid_t pid;
 
-	/* make does not ask for this. */
+	/* make never does this. */
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	start_ns = now_ns();
 	pid = spawn(argv + 3, -1, -1);
@@ -185,7 +185,7 @@ int main(int argc, char **argv)
 		{ "dir", "DIR", "build a copy below DIR, on a tmpfs", &parent },
 		{ "make", "PATH", "GNU make", &make },
 		{ "cc", "PATH", "compiler", &compiler },
-		{ "cflags", "FLAGS", "what it is given beside -c", &flags },
+		{ "cflags", "FLAGS", "the compiler's flags beside -c", &flags },
 		{ 0 },
 	};
 	static const struct workload workload = {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* The life of a workload: its workers, what ends them, and what is left behind. See common.h. */
+/* The life of a workload: its workers, their end, and the clean-up. See common.h. */
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -71,7 +71,7 @@ static void start_process(unsigned int worker)
 		sigprocmask(SIG_SETMASK, &none, NULL);
 		run_worker((void *)(uintptr_t)worker);
 	}
-	/* Here too: whoever comes first, the group exists before it is needed. */
+	/* In parent and child: the group exists before either needs it. */
 	setpgid(pid, pid);
 	pids[worker] = pid;
 }
@@ -112,8 +112,8 @@ static bool wait_for_end(const sigset_t *signals, uint64_t end_ns)
 }
 
 /*
- * A worker and all it started share a group, and what outlives its parent comes
- * to us (PR_SET_CHILD_SUBREAPER): once wait() knows no child there is none.
+ * A worker and its descendants share a group. A process that outlives its parent
+ * becomes our child (PR_SET_CHILD_SUBREAPER), so wait() fails once all have ended.
  */
 static void kill_processes(void)
 {

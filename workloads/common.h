@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * What every workload shares: its command line, its workers, its counter file
- * and its end. A workload is a description and one endless function.
+ * The common parts of every workload: its command line, its workers, its counter
+ * file and its end. A workload is a description and one endless function.
  */
 #ifndef HOLDFAST_COMMON_H
 #define HOLDFAST_COMMON_H
@@ -13,7 +13,7 @@
 
 #include "counters.h"
 
-/* An option of one workload, beside those all have. Unset, *value keeps its default. */
+/* An option of one workload, beside the common ones. Unset, *value keeps its default. */
 struct workload_option {
 	const char *name;
 	const char *arg;
@@ -55,23 +55,23 @@ void parse_args(const struct workload *w, int argc, char **argv);
 /* The whole of main(). */
 int workload_main(const struct workload *w, int argc, char **argv);
 
-/* Prints "PROGRAM: MESSAGE" and, if errno_value is not 0, what it means; exits with 1. */
+/* Prints "PROGRAM: MESSAGE" and, if errno_value is not 0, its text; exits with 1. */
 _Noreturn void die(int errno_value, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* The same, with 2 and a hint at --help, for what is wrong with the command line. */
+/* The same, with 2 and a hint at --help, for errors of the command line. */
 _Noreturn void usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* The value of a numeric option, or a usage error (exit 2) that names the option. */
 unsigned long number(const char *option, const char *text, unsigned long min, unsigned long max);
 
 /*
- * Makes, zeroes and maps the counter file at *path. One that some workload
- * counts in is refused. The path becomes absolute; NULL becomes that of an
+ * Makes, zeroes and maps the counter file at *path. A file in use by another
+ * workload is refused. The path becomes absolute; NULL becomes the path of an
  * unnamed file.
  */
 struct counters_header *counters_map(const char **path, unsigned int nr_slots);
 
-/* For a process of its own: a slot of a mapped counter file, its alone until it exits. */
+/* For a process: a slot of a mapped counter file, exclusively until it exits. */
 struct counters_slot *counters_claim(const char *path);
 
 /* Prints operations per second and the sum of all histograms, as bcc's tools do. */
@@ -84,20 +84,20 @@ void counters_print(struct counters_header *c, uint64_t elapsed_ns);
 pid_t spawn(char *const argv[], int in, int out);
 
 /*
- * What a process has read so far, in bytes, from the kernel's own accounting: the
- * process is unaware. 0 once it is gone; one that ended and was not waited for is not.
+ * Bytes that a process has read so far, from the kernel's own accounting: the process
+ * is unaware. 0 once it is gone; a process that was not waited for is not gone.
  */
 int io_open(pid_t pid);
 uint64_t io_bytes_read(int io);
 
 /*
- * Until the child ends, adds to the slot what so_far(of) says was done since the last
- * look, and once more then. Gives what was counted; the child is still to be waited for.
+ * Until the child ends, and once more then, adds the progress of so_far(of) to the
+ * slot. Returns the sum; the child is still to be waited for.
  */
 uint64_t count_until_end(pid_t pid, struct counters_slot *slot, uint64_t (*so_far)(void *of),
 			 void *of);
 
-/* The same for what the child itself reads, in units of so many bytes. */
+/* The same for the child's own reads, in units of this many bytes. */
 void count_reads_until_end(pid_t pid, struct counters_slot *slot, uint64_t unit_bytes);
 
 /* Waits for that child and gives its wait status. */

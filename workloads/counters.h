@@ -45,7 +45,7 @@ static_assert(offsetof(struct counters_slot, ops) == 0, "the agent's layout");
 static_assert(offsetof(struct counters_slot, hist) == 64, "the agent's layout");
 static_assert(sizeof(struct counters_slot) == 1024, "the agent's layout");
 
-/* Bytes a file with that many slots takes. */
+/* Size of a file with this many slots, in bytes. */
 static inline size_t counters_size(unsigned int nr_slots)
 {
 	return COUNTERS_SLOTS_START + (size_t)nr_slots * sizeof(struct counters_slot);
@@ -57,8 +57,8 @@ static inline struct counters_slot *counters_slot(struct counters_header *c, uns
 }
 
 /*
- * One writer a slot: a load and a store do, and spare the workload a locked
- * instruction that would show in what it measures.
+ * One writer a slot: a load and a store suffice, and spare the workload a locked
+ * instruction that would show in its figures.
  */
 static inline void counters_add(_Atomic uint64_t *v, uint64_t n)
 {
@@ -66,13 +66,13 @@ static inline void counters_add(_Atomic uint64_t *v, uint64_t n)
 			      memory_order_relaxed);
 }
 
-/* Something took this long. */
+/* Counts a time. */
 static inline void counters_time(struct counters_slot *s, uint64_t took_ns)
 {
 	counters_add(&s->hist[63 - __builtin_clzll(took_ns | 1)], 1);
 }
 
-/* One operation done that took this long. */
+/* Counts an operation and its time. */
 static inline void counters_op(struct counters_slot *s, uint64_t took_ns)
 {
 	counters_time(s, took_ns);

@@ -2,8 +2,8 @@
 /*
  * ebizzy: threads that copy a chunk of memory and look up a record in the copy.
  *
- * Faithful to: what ebizzy (Valerie Henson, 2006) is published to do, and what S4
- * measured with it. A few chunks of sorted records are shared by all threads. Each
+ * Faithful to: the published description of ebizzy (Valerie Henson, 2006), and S4's
+ * use of it. A few chunks of sorted records are shared by all threads. Each
  * thread picks one at random, maps fresh memory of a random size, copies as much of
  * the chunk into it, finds a random record there with a binary search, and unmaps
  * it. It stands for an application server: in the kernel, mmap() and munmap() of

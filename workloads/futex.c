@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * futex: threads that fight for one mutex of their own program.
+ * futex: threads that contend for one mutex of their own program.
  *
  * Faithful to: contended pthread mutexes (allocators, queues, interpreters with a
  * global lock): a waiter sleeps in futex(FUTEX_WAIT), the owner wakes one. The kernel
- * takes a spinlock of its futex hash and a run queue's for each.
+ * takes a spinlock of its futex hash and one of a run queue for each.
  *
  * Not faithful to: long or nested critical sections. The section is in user mode: a
- * vCPU that is preempted there holds no lock of the *kernel's*, so nobody outside
- * the guest can tell it from one that holds nothing. What Holdfast can gain here is
- * in the futex calls only; this workload is there to show that limit.
+ * vCPU that is preempted there holds no lock of the *kernel*, so from outside the guest
+ * it looks like a vCPU that holds nothing. Holdfast can gain in the futex calls only:
+ * this workload shows that limit.
  */
 #include <pthread.h>
 

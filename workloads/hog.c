@@ -4,10 +4,10 @@
  *
  * Faithful to: the CPU hogs of S1 and S5's guest "of endless loops" (see
  * README.md). It never enters the kernel of its own will, holds no lock, and
- * its working set is a register. With --filters it does nothing else: a system
- * call a round, each through long seccomp filters, which run with migration
- * disabled. Any user may have them. With --lives-us its threads are short: each
- * ends once it has run for so long, and leaves a new one in its place.
+ * its working set is a register. With --filters it makes only system calls, one a
+ * round, each through long seccomp filters, which run with migration disabled. Any
+ * user may have them. With --lives-us its threads are short: each ends after this
+ * much CPU time, and a new one takes its place.
  *
  * Not faithful to: a neighbour that competes for caches, memory or I/O.
  *
@@ -28,7 +28,7 @@
 
 #define ROUNDS (1u << 20)
 
-/* Of a filter; three are all but as many as a process may have. */
+/* Length of a filter; three are nearly as many as a process may have. */
 #define FILTER_LEN  4000
 #define FILTERS_MAX 3
 
@@ -45,7 +45,7 @@ static void add_filter(void)
 	const struct sock_fprog program = { .len = FILTER_LEN, .filter = filter };
 	unsigned int i;
 
-	/* What depends on an argument is not remembered as allowed. */
+	/* The kernel does not cache a verdict that depends on an argument. */
 	filter[0] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
 						 offsetof(struct seccomp_data, args[0]));
 	for (i = 1; i < FILTER_LEN - 1; i++)
@@ -56,7 +56,7 @@ static void add_filter(void)
 		die(errno, "cannot add a seccomp filter");
 }
 
-/* What it starts inherits it. */
+/* Its threads inherit it. */
 static void prepare(void)
 {
 	struct sched_param param = {

@@ -3,30 +3,30 @@
  * hostile: a virtual machine that always claims to hold a lock. Runs on the host.
  *
  * A VMM of its own: it makes a VM through /dev/kvm whose --threads vCPUs never leave
- * an endless loop. The VM's memory holds what a reader on the host takes for a Linux
- * kernel: the BTF of the host's own kernel, and for each vCPU a per-CPU area with the
- * words in it that tell what a CPU is doing. The steal-time record of each vCPU is
- * registered with KVM as Linux does it, in that area. What the words say is a lie.
+ * an endless loop. To a reader on the host the VM's memory looks like a Linux kernel:
+ * it has the BTF of the host's own kernel, and for each vCPU a per-CPU area with the
+ * words that describe a CPU's state. The steal-time record of each vCPU is registered
+ * with KVM as Linux does it, in that area. The words are lies.
  *
- * Faithful to: a tenant who knows how a scheduler that protects lock holders finds
- * them and wants more than his share. The claims:
+ * Faithful to: a tenant that knows how a scheduler finds lock holders to protect, and
+ * wants more than its share. The claims:
  *
  *   holder    preemption is off, always: a spinlock that is never released
  *   irq       an interrupt is served, always
  *   head      first in a lock's queue, always
- *   waiter    in a lock's queue, always, behind somebody who is not there
- *   called    no lock, but a call of another CPU's pending, always, which its caller spins on
- *   flipping  a holder nearly all the time, and nobody for a moment every --hold
- *             rounds: no claim lasts long enough to be disbelieved
+ *   waiter    in a lock's queue, always, behind a vCPU that does not exist
+ *   called    no lock, but a function call pending, always, which its IPI sender spins on
+ *   flipping  a holder nearly all the time, and preemptible for a moment every --hold
+ *             rounds: no claim lasts long enough to be distrusted
  *
- * Not faithful to: a kernel that does anything else, and to other attacks on the reader
- * itself (crates/guest/tests/hostile.rs) than that of --stall: the last page of its BTF
- * comes and goes, and never comes again once somebody waits for it.
+ * Not faithful to: a kernel that does anything else, and to attacks on the reader itself
+ * (crates/guest/tests/hostile.rs) other than --stall: the last page of its BTF comes and
+ * goes, and stays away once a reader waits for it.
  *
- * An operation is --rounds rounds of the loop: what it counts is the CPU time it got.
- * With --rest each vCPU sleeps after it: many of them are a VM that is nearly idle. With
- * --replace the VM is ended after so many and another one made, by the same thread; with
- * --leave 1 it is ended by SIGUSR1, and the thread goes on without one.
+ * An operation is --rounds rounds of the loop, so that it counts the VM's CPU time. With
+ * --rest each vCPU sleeps after an operation: a VM of many vCPUs is then nearly idle.
+ * With --replace the thread ends its VM after this many operations and makes another one.
+ * With --leave 1 SIGUSR1 ends the VM, and its thread goes on without one.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -94,8 +94,8 @@ struct vcpu {
 static struct vcpu vcpus[COUNTERS_MAX_SLOTS];
 
 /*
- * What a vCPU does. ebp: claimed preempt_count, at ebx; esi: rounds with the claim,
- * edi: rounds without it, 0 for never; eax: how often that is one operation.
+ * The code of a vCPU. ebp: claimed preempt_count, at ebx; esi: rounds with the claim,
+ * edi: rounds without it, 0 for never; eax: repetitions of both for one operation.
  */
 extern const char guest_code[], guest_code_end[];
 __asm__(".pushsection .rodata\n"
@@ -218,7 +218,7 @@ static void fill_area(unsigned int cpu)
 		put(gpa + area.qnodes + 8, 1, 4);
 	if (claims("head") || claims("waiter"))
 		put(gpa + area.qnodes + 12, 1, 4);
-	/* An entry outside of the direct map, by a terabyte: it is on the stack of a caller who waits. */
+	/* An entry a terabyte outside of the direct map, as on the stack of a waiting IPI sender. */
 	if (claims("called"))
 		put(gpa + area.call_single_queue, DIRECT_MAP + (1ULL << 40), 8);
 }
@@ -278,7 +278,7 @@ static void make_vm(void)
 	}
 }
 
-/* A VM ends when nobody has it, nor a vCPU of it, open any more. */
+/* A VM ends when no descriptor of it or of its vCPUs is open. */
 static void end_vm(void)
 {
 	munmap(vcpus[0].run, vcpus[0].run_len);
@@ -306,7 +306,7 @@ static void *come_and_go(void *arg)
 	return NULL;
 }
 
-/* Whoever reads the last page of the BTF at the wrong moment waits for ever. */
+/* A reader of the BTF's last page waits for ever if it comes at the wrong moment. */
 static void start_stalling(void)
 {
 	static int fd;
@@ -418,7 +418,7 @@ int main(int argc, char **argv)
 		{ "rest", "MS", "that a vCPU sleeps after each operation", &rest },
 		{ "replace", "OPS", "after which the VM is replaced by another one", &replace },
 		{ "leave", "0|1", "whether SIGUSR1 ends its VM, and its thread loops", &leave },
-		{ "stall", "0|1", "whether the end of its BTF never comes for who reads it",
+		{ "stall", "0|1", "whether a reader waits for ever for the end of its BTF",
 		  &stall },
 		{ "btf", "FILE", "BTF of the kernel it poses as", &blob_path },
 		{ 0 },

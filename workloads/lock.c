@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * lock: threads that fight for one kernel spinlock.
+ * lock: threads that contend for one kernel spinlock.
  *
  * Each thread does dup() and close() of a descriptor, over and over, in the one
  * descriptor table the threads share.
@@ -21,7 +21,7 @@
 
 static void work(unsigned int worker, struct counters_slot *slot)
 {
-	/* Any open descriptor does; a pipe's end needs no file system. */
+	/* Any open descriptor will do; a pipe's end needs no file system. */
 	int ends[2], copy;
 	uint64_t start_ns;
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * mutex: threads that fight for one mutex of the kernel's.
+ * mutex: threads that contend for one mutex of the kernel.
  *
  * Each thread reads a block of a file through one descriptor that all share, and goes
  * back to its beginning at its end.
  *
  * Faithful to: a contended sleeping lock with short critical sections. read() and
  * lseek() hold file.f_pos_lock (fs/file.c), a mutex, while another thread could use
- * the descriptor: the block is copied with it held. Who finds it taken spins for as
- * long as its owner runs, and sleeps if the owner does not: that is the spinning which
- * a guest is told by shared run state (steal_time.preempted) to give up.
+ * the descriptor: the block is copied with it held. Another thread that wants it spins
+ * while its owner runs, and sleeps if the owner does not. Shared run state
+ * (steal_time.preempted) lets a guest end this spinning.
  *
  * Not faithful to: anything with work between the critical sections. The owner has
  * preemption enabled: a host cannot tell it from a vCPU that holds nothing.
@@ -30,7 +30,7 @@ static int file;
 static void prepare(void)
 {
 	block = number("block", block_text, 1, MAX_BLOCK);
-	/* Any file does that is in the page cache: this program itself. */
+	/* Any file in the page cache will do: this program itself. */
 	file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
 	if (file < 0)
 		die(errno, "cannot open this program");

@@ -2,7 +2,7 @@
 /*
  * pool: threads that write to /dev/urandom.
  *
- * Faithful to: what S3's `dd if=/dev/urandom` asked of the kernel of 2008: every
+ * Faithful to: the work of S3's `dd if=/dev/urandom` in the kernel of 2008: every
  * process in turn holds one global spinlock, with interrupts off, while it hashes.
  * Reading took that path then: extract_buf() of drivers/char/random.c held the
  * lock of the pool and ran SHA-1 over it. Since Linux 5.18 each CPU has a key of

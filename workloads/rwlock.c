@@ -6,9 +6,9 @@
  * getpriority() of a process group takes it for reading, setpgid() for writing with
  * interrupts off, even if nothing changes (kernel/sys.c). Readers go on together, a
  * writer keeps all of them out, and both queue at a spinlock inside (wait_lock).
- * There is no paravirtual rwlock: whoever waits for its readers or its writer spins.
+ * There is no paravirtual rwlock: a CPU that waits for its readers or writer spins.
  *
- * Not faithful to: what else happens in fork, exit and wait, which take this lock in
+ * Not faithful to: the rest of fork, exit and wait, which take this lock in
  * programs (`fork` has that); and mmap_lock, which is a semaphore (`tlb`, `ebizzy`).
  */
 #include <errno.h>

@@ -4,13 +4,13 @@
  *
  * KVM sets kvm_steal_time.preempted of a vCPU that loses its CPU, and clears it before
  * the vCPU runs again. Guests build on it: vcpu_is_preempted() ends optimistic spinning,
- * skips TLB-shootdown interrupts and chooses idle CPUs. It has to stay true whatever
- * schedules the vCPUs.
+ * skips TLB-shootdown interrupts and chooses idle CPUs. It has to stay true under every
+ * scheduler of the vCPUs.
  *
  * Runs in a KVM guest, as root. Workers 1 to --threads - 1 count as fast as they can,
  * each on the CPU of its number. Worker 0, on CPU 0, reads their counts and the CPUs'
- * steal-time records (through /proc/kcore, at addresses from /proc/kallsyms), and holds
- * the two against each other:
+ * steal-time records (through /proc/kcore, at addresses from /proc/kallsyms), and
+ * compares the two:
  *
  *   lie     the flag was set all the time between two looks (its version is the same),
  *           and the vCPU counted on: a running vCPU that is called preempted
@@ -51,7 +51,7 @@ struct kvm_steal_time {
 #define GAP_NS	       300000  /* looks further apart have not watched throughout */
 #define SLACK_NS       500000  /* of a stall that must be covered by steal time */
 
-/* What is known of one CPU. */
+/* The state of one CPU. */
 struct watched {
 	off_t record_at; /* in /proc/kcore */
 	_Atomic uint64_t beat;
@@ -88,7 +88,7 @@ static uint64_t symbol(const char *name)
 	fclose(table);
 	if (!address)
 		die(0,
-		    "/proc/kallsyms does not tell where %s is; this takes root and a guest kernel "
+		    "/proc/kallsyms has no address of %s; this takes root and a guest kernel "
 		    "with KVM_GUEST",
 		    name);
 	return address;
@@ -183,7 +183,7 @@ static void look(struct watched *w)
 			w->version_at_start = now.version;
 			w->flagged = was;
 		}
-		/* After a gap the stall waits for its end, but is not watched any more. */
+		/* After a gap the end of the stall is awaited, but the stall no longer counts. */
 		if (w->until_ns == w->looked_ns)
 			w->until_ns = now_at;
 	}
@@ -224,8 +224,8 @@ static void cleanup(void)
 int main(int argc, char **argv)
 {
 	static const struct workload workload = {
-		.about =
-			"Holds the steal-time records of a KVM guest's vCPUs against what they do.",
+		.about = "Compares the steal-time records of a KVM guest's vCPUs with their "
+			 "progress.",
 		.op = "a look at all records",
 		.threads = 4,
 		.pin = true,

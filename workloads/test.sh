@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-or-later
-# Runs every built workload here: test.sh DIRECTORY. A workload whose programs are not installed is
-# skipped, and said to be; a test of the lab (lab/boot.rs) runs all of them in a guest.
+# Runs every built workload here: test.sh DIRECTORY. Workloads that need missing programs are
+# skipped with a message; a test of the lab (lab/boot.rs) runs all of them in a guest.
 set -euo pipefail
 bin=$(realpath "$1")
 here=$(dirname "$(realpath "$0")")
@@ -9,11 +9,11 @@ here=$(dirname "$(realpath "$0")")
 unset O MAKEFLAGS MAKELEVEL
 # On tmpfs, as metadata asks for.
 scratch=$(mktemp -d /dev/shm/holdfast-test-XXXXXX)
-# Every process of this test can be told by its environment.
+# A variable in the environment marks every process of this test.
 export HOLDFAST_TEST=$scratch
 trap 'kill -KILL $(of_this_test) 2>/dev/null || true; rm -rf "$scratch"' EXIT
 
-# A compiler that is one process, as tcc is: gcc's work is done by others, which `build` does not see.
+# A compiler of one process, as tcc is: gcc starts others, which `build` does not see.
 compiler=$(command -v "${BPF_CLANG:-clang}" | head -n 1 || true)
 
 fail() {
@@ -21,7 +21,7 @@ fail() {
 	exit 1
 }
 
-# The processes this test started that still run. Not this shell, and not what looks for them.
+# Running processes of this test, without this shell and the search itself.
 of_this_test() {
 	local pid comm
 	for pid in $(grep -slz "^HOLDFAST_TEST=$scratch$" /proc/[0-9]*/environ | cut -d/ -f3); do
@@ -70,7 +70,7 @@ nothing_is_left() {
 	! ls -d "$scratch"/holdfast-* 2>/dev/null || fail "$1 left scratch directories behind"
 }
 
-# What each workload needs beside --counters and --threads to run on this machine.
+# Arguments of each workload beside --counters and --threads for this machine.
 options() {
 	case $1 in
 	metadata | sysbench) echo "--dir $scratch" ;;
@@ -94,10 +94,13 @@ counts_and_ends_on_sigterm() {
 	case $name in
 	# These do not time an operation.
 	urandom | hackbench | sysbench) [ "$hist" = 0 ] || fail "$name: $hist histogram entries" ;;
-	# It counts what is read and times compilations.
+	# It counts bytes read and times compilations.
 	build) [ "$ops" -gt "$hist" ] || fail "$name: $ops KiB for $hist objects" ;;
 	# A worker may end between the two counts of one operation.
-	*) [ $((hist - ops)) -ge 0 ] && [ $((hist - ops)) -le 4 ] || fail "$name: $ops operations, $hist in the histogram" ;;
+	*)
+		[ $((hist - ops)) -ge 0 ] && [ $((hist - ops)) -le 4 ] ||
+			fail "$name: $ops operations, $hist in the histogram"
+		;;
 	esac
 	echo "ok: $name counts $ops operations and ends on SIGTERM"
 }
@@ -126,7 +129,8 @@ runs_twice() {
 	"$bin/metadata" --counters "$scratch/first" --dir "$scratch" &
 	first=$!
 	wait_for_operations 1 "$scratch/first" $first
-	timeout 20 "$bin/metadata" --counters "$scratch/first" --dir "$scratch" 2>"$scratch/error" || status=$?
+	timeout 20 "$bin/metadata" --counters "$scratch/first" --dir "$scratch" \
+		2>"$scratch/error" || status=$?
 	[ $status = 1 ] || fail "a second workload on one counter file: exit status $status, not 1"
 	"$bin/metadata" --counters "$scratch/second" --dir "$scratch" &
 	second=$!
@@ -147,13 +151,13 @@ leaves_nothing_when_killed() {
 	wait_for_operations 1 "$scratch/killed" $pid
 	kill -KILL $pid
 	wait $pid 2>/dev/null || true
-	# The scratch directory stays: nobody is left to remove it.
+	# The scratch directory stays: its owner is gone.
 	rm -rf "$scratch"/holdfast-*
 	nothing_is_left "$1, killed,"
 	echo "ok: no process of $1 survives its SIGKILL"
 }
 
-# Prints what keeps a workload from running here, if anything does.
+# Prints why a workload cannot run here, if it cannot.
 obstacle() {
 	case $1 in
 	hackbench) [ -x /usr/bin/hackbench ] || echo 'the package rt-tests is not installed' ;;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * wakeup: threads that sleep until a moment and look how late they are.
+ * wakeup: threads that sleep until a moment and measure how late they wake.
  *
  * Faithful to: cyclictest, and any service that waits for a timer or a request,
- * answers shortly and sleeps again: the time from the moment it should run to the
- * moment it does. On the host, beside a guest, it shows what favours for lock holders
- * cost those who only want a CPU for a moment.
+ * answers shortly and sleeps again. It measures the time from the moment it should run
+ * to the moment it does. On the host, beside a guest, it shows the cost that favours for
+ * lock holders have for tasks that want a CPU only for a moment.
  *
  * Not faithful to: a real-time task (it is an ordinary one unless its priority is
  * changed from outside), and to a request that takes work to answer.
