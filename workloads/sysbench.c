@@ -10,7 +10,7 @@
  * Not faithful to: a disk. Nothing waits for a device, and fsync() has nothing to do
  * on tmpfs: it is left out.
  *
- * Progress is read from the kernel's own accounting of what it has read (/proc/PID/io,
+ * Progress is read from the kernel's own accounting of its reads (/proc/PID/io,
  * rchar), every 20 ms; writes keep their ratio and are not counted. Single blocks are
  * not timed, so there is no histogram.
  */

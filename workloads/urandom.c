@@ -8,7 +8,7 @@
  *
  * Not faithful to: S3's kernel. The pool of /dev/urandom had one spinlock then;
  * since Linux 5.18 each CPU has a key of its own and reading takes no shared lock,
- * so pairs no longer contend with each other. What is left is each pair's pipe
+ * so pairs do not contend with each other. Only each pair's pipe is left
  * (a mutex and a waitqueue lock).
  *
  * Progress is read from the kernel's own accounting of what cat has read

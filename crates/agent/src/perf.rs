@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_hardware_does_not_offer_has_a_reason_and_no_count() {
+    fn an_unsupported_event_has_a_reason_and_no_count() {
         let counting = Counting::start(&EVENTS, std::process::id() as i32, &[this_thread()]);
         spin(5);
         let counts = counting.read();

@@ -89,7 +89,7 @@ fn eventually(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn says_who_it_is() {
+fn describes_itself() {
     let Reply::Hello(hello) = Agent::start().ask(Request::Hello).unwrap() else { panic!() };
     assert_eq!((hello.protocol, hello.role), (PROTOCOL, Role::Host));
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();

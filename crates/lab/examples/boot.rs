@@ -216,7 +216,7 @@ fn shell(name: &str, command: &str, path: &str) -> Request {
 fn follow(args: &Args, name: &str, send: impl Fn(Request) -> Result<Reply>) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(args.seconds);
     let mut at = [(Stream::Stdout, 0), (Stream::Stderr, 0)];
-    let mut told = false;
+    let mut signalled = false;
     loop {
         let mut open = false;
         for (stream, after) in &mut at {
@@ -234,8 +234,8 @@ fn follow(args: &Args, name: &str, send: impl Fn(Request) -> Result<Reply>) -> R
         if !open {
             break;
         }
-        if Instant::now() > deadline && !told {
-            told = true;
+        if Instant::now() > deadline && !signalled {
+            signalled = true;
             send(Request::Kill { name: name.to_owned(), signal: 2 })?;
         }
         if Instant::now() > deadline + Duration::from_secs(10) {

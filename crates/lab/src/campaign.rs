@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_host_cannot_do_without_is_missed_before_anything_is_made() {
+    fn missing_programs_are_reported_before_anything_is_made() {
         let dir = tempfile::tempdir().unwrap();
         let campaign = campaign(&dir.path().join("out"));
         let missing = campaign.run(&Progress::silent()).unwrap_err();
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_is_a_result_though_the_log_cannot_be_written() {
+    fn a_result_is_kept_without_a_writable_log() {
         let dir = tempfile::tempdir().unwrap();
         let result = testdata::result();
         let campaign = campaign(dir.path());

@@ -32,7 +32,7 @@ pub struct RunResult {
     pub partial: bool,
     /// Provenance of the figures.
     pub provenance: Provenance,
-    /// What was run, as read from the files.
+    /// The experiments, as read from the files.
     pub experiments: Vec<Experiment>,
     /// Every window, in the order they were measured.
     pub samples: Vec<Sample>,
@@ -121,7 +121,7 @@ pub struct Summary {
     pub case: String,
     /// Name of the contender.
     pub contender: String,
-    /// What was measured.
+    /// The metric.
     pub metric: Metric,
     /// Windows that count.
     pub windows: u32,
@@ -139,7 +139,7 @@ pub struct Comparison {
     pub experiment: String,
     /// Name of the case.
     pub case: String,
-    /// What was measured.
+    /// The metric.
     pub metric: Metric,
     /// Name of the contender.
     pub contender: String,

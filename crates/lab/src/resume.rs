@@ -208,7 +208,7 @@ mod tests {
         result.samples.push(again);
         assert!(has(&result.samples), "it was tried as often as windows are");
         result.samples.last_mut().unwrap().attempt = u32::MAX;
-        assert!(has(&result.samples), "or more often, if somebody else says so");
+        assert!(has(&result.samples), "or more often, in a log of another program");
     }
 
     #[test]
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told() {
+    fn unreadable_files_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let result = testdata::result();
         let find = || Unfinished::find(dir.path(), &result.experiments, "p");

@@ -180,7 +180,7 @@ fn what_the_scheduler_counted_is_related_to_the_vms_time() {
 }
 
 #[test]
-fn what_cpus_counted_is_told_per_operation_and_what_they_did_not_is_absent() {
+fn perf_events_are_per_operation_and_absent_if_not_counted() {
     let counted = |t_ms: u64, counts: &[(&str, u64)]| {
         let counts = counts.iter().map(|(event, n)| ((*event).to_owned(), *n)).collect();
         Some(PerfCounts { t_ns: t_ms * 1_000_000, counts, refused: BTreeMap::new() })
@@ -204,7 +204,7 @@ fn what_cpus_counted_is_told_per_operation_and_what_they_did_not_is_absent() {
 }
 
 #[test]
-fn what_a_guest_says_of_itself_is_told_per_operation() {
+fn guest_times_are_per_operation() {
     let stat = |user: u64, switches: &str| {
         format!("cpu  {user} 1 20 900 0 3 4 5 0 0\ncpu0 1 1 1\nintr 9 0\n{switches}btime 1\n")
     };

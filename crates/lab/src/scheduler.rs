@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_counts_nothing() {
+    fn other_answers_have_no_counts() {
         for line in ["", "[]", r#"{"errno":22,"args":{"resp":{}}}"#, r#"{"errno":0,"args":{}}"#] {
             assert_eq!(Counted::parse(line, 1), None, "{line}");
         }

@@ -14,7 +14,7 @@ use holdfast_lab::runner::{Host, Options, Place};
 use holdfast_lab::stats::Settings;
 
 #[test]
-fn what_was_measured_before_a_run_was_stopped_is_not_measured_again() {
+fn a_resumed_run_does_not_repeat_windows() {
     let dir = tempfile::tempdir().unwrap();
     let experiment =
         |name: &str| local::experiment("name = \"local\"", &format!("name = \"{name}\""));
@@ -52,7 +52,7 @@ fn what_was_measured_before_a_run_was_stopped_is_not_measured_again() {
     assert!(whole.ended_by.is_none() && !whole.result.partial);
     assert_eq!(*booted.lock().unwrap(), ["first", "second"], "each was booted once");
     let kept = &whole.result.samples[..stopped.result.samples.len()];
-    assert_eq!(kept, stopped.result.samples, "what was there is there unchanged");
+    assert_eq!(kept, stopped.result.samples, "earlier windows are unchanged");
     assert_eq!(valid(&whole.result.samples, "second"), 8);
     let last = kept.last().unwrap().start_s;
     assert!(whole.result.samples[kept.len()..].iter().all(|s| s.start_s > last));

@@ -73,7 +73,7 @@ fn measures_every_window_of_every_contender() {
 }
 
 #[test]
-fn events_of_the_cpus_are_counted_or_the_reason_why_not_is_told_once() {
+fn perf_events_are_counted_or_the_reason_is_noted_once() {
     let experiment = local::experiment("rounds = 2", "rounds = 2\ncounters = true");
     let (measured, samples) = run_with(&experiment, &options(), |_| ());
     assert!(measured.ended_by.is_none(), "{measured:?}");
@@ -82,9 +82,9 @@ fn events_of_the_cpus_are_counted_or_the_reason_why_not_is_told_once() {
         let perf = sample.after.as_ref().unwrap().perf.as_ref();
         let has_cycles = perf.is_some_and(|perf| perf.counts.contains_key("cycles"));
         assert_eq!(sample.value(Metric::CyclesPerOp).is_some(), has_cycles, "{perf:?}");
-        let told = |note: &&String| note.starts_with("not counted:") && note.contains("cycles");
-        let nr_told = measured.notes.iter().filter(told).count();
-        assert_eq!(nr_told, usize::from(!has_cycles), "{:?}", measured.notes);
+        let is_noted = |note: &&String| note.starts_with("not counted:") && note.contains("cycles");
+        let nr_noted = measured.notes.iter().filter(is_noted).count();
+        assert_eq!(nr_noted, usize::from(!has_cycles), "{:?}", measured.notes);
     }
 }
 

@@ -146,7 +146,7 @@ pub struct Host {
     pub memory_mib: u32,
     /// What its clock goes by.
     pub clock: Clock,
-    /// Whether what is compared is in control groups: each guest in one with one for each of its
+    /// Whether processes are in control groups: each guest in one with one for each of its
     /// vCPUs, as libvirt has them, each loop and each other program in its own.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cgroups: bool,
@@ -359,7 +359,7 @@ impl Experiment {
             let path = entry.map_err(failed)?.path();
             // Figures that a source published are beside the experiment they are compared with.
             let is_figures = path.to_string_lossy().ends_with(".published.toml");
-            // Reading a pipe would wait for whoever writes to it.
+            // Reading a pipe would wait for its writer.
             let is_other = path.metadata().is_ok_and(|found| !found.is_file());
             if path.extension().is_some_and(|e| e == "toml") && !is_figures && !is_other {
                 paths.push(path);

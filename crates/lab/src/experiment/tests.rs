@@ -328,7 +328,7 @@ fn lists_that_multiply_to_too_many_expectations_are_refused_before_they_are_mult
         .to_string()
     };
     assert!(of(4000, 4000).contains("256000000000000 expectations"));
-    // These are few enough to be told what is wrong with them.
+    // These are few enough for their problems to be reported.
     assert!(of(2, 1).contains("there is no contender \"lock\""));
 }
 

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn says_who_needs_what_is_missing() {
+    fn names_the_program_and_its_missing_library() {
         let program = std::env::current_exe().unwrap();
         let error = closure(&program, |_| None).unwrap_err().to_string();
         assert!(error.contains(".so") && error.contains("not found"), "{error}");

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_left_alone() {
+    fn unknown_code_is_left_alone() {
         assert_eq!(
             at(&code_with_call(&[OTHER, STORE], &[])),
             None,

@@ -119,11 +119,11 @@ fn obtain(
             scope.spawn(|| {
                 while let Some(item) = lacking.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if let Err(e) = place(item, &unpack) {
-                        *failure.lock().expect("nobody panics with it") = Some(e);
+                        *failure.lock().expect("no holder of this lock panics") = Some(e);
                         next.store(lacking.len(), Ordering::Relaxed);
                         return;
                     }
-                    let mut guard = step.lock().expect("nobody panics with it");
+                    let mut guard = step.lock().expect("no holder of this lock panics");
                     guard.1 += 1;
                     let text = format!("{} of {}", guard.1, lacking.len());
                     guard.0.at(&text);
@@ -131,10 +131,10 @@ fn obtain(
             });
         }
     });
-    if let Some(error) = failure.into_inner().expect("nobody panics with it") {
+    if let Some(error) = failure.into_inner().expect("no holder of this lock panics") {
         return Err(error);
     }
-    step.into_inner().expect("nobody panics with it").0.done("");
+    step.into_inner().expect("no holder of this lock panics").0.done("");
     Ok(())
 }
 

@@ -212,7 +212,7 @@ SHA256: ee
 ";
 
     #[test]
-    fn follows_dependencies_it_is_told_to_follow() {
+    fn follows_accepted_dependencies_only() {
         let index = Index::new(LIST.to_owned());
         let found = index.closure(Suite::Trixie, &["qemu"], |n| n.starts_with("lib")).unwrap();
         let names: Vec<_> = found.iter().map(|p| p.name.as_str()).collect();

@@ -130,10 +130,10 @@ fn of_cases(result: &RunResult, experiment: &Experiment, cases: &[Case]) -> Opti
         (!of_it.is_empty()).then_some((kind, of_it))
     });
     let parts = parts.enumerate().map(|(i, (kind, of_it))| {
-        let told = kind.as_str();
+        let shown = kind.as_str();
         let what = match i {
-            0 => format!("{told} work than {}", sides.base()),
-            _ => told.to_owned(),
+            0 => format!("{shown} work than {}", sides.base()),
+            _ => shown.to_owned(),
         };
         let nr = match i {
             0 => format!("{} of {} cases", of_it.len(), all.len()),
@@ -238,33 +238,33 @@ mod tests {
 
     #[test]
     fn a_sentence_says_how_much_work_a_guest_did() {
-        let told = answer(1.0, 8);
-        let rest = told
+        let shown = answer(1.0, 8);
+        let rest = shown
             .strip_prefix("Under holdfast this guest did 1.4")
-            .unwrap_or_else(|| panic!("{told}"));
+            .unwrap_or_else(|| panic!("{shown}"));
         let expected =
             " times the work that it did under stock for the same CPU time (95 % interval 1.4";
-        assert!(rest[1..].starts_with(expected) && rest.ends_with(")."), "{told}");
+        assert!(rest[1..].starts_with(expected) && rest.ends_with(")."), "{shown}");
     }
 
     #[test]
     fn a_difference_that_may_be_chance_is_called_none() {
-        let told = answer(290.0 / 420.0, 8);
+        let shown = answer(290.0 / 420.0, 8);
         let expected =
             "neither clearly more nor clearly less work than under stock for the same CPU time: ";
-        assert!(told.contains(expected), "{told}");
+        assert!(shown.contains(expected), "{shown}");
     }
 
     #[test]
     fn few_rounds_give_a_direction_and_how_sure_it_is() {
-        let told = answer(1.0, 2);
+        let shown = answer(1.0, 2);
         let expected = " times the work that it did under stock for the same CPU time: more, ";
-        assert!(told.contains(expected) && told.ends_with(" % sure after 2 rounds."), "{told}");
+        assert!(shown.contains(expected) && shown.ends_with(" % sure after 2 rounds."), "{shown}");
         assert!(answer(0.3, 2).contains(": less, "));
     }
 
     #[test]
-    fn cases_are_counted_by_what_came_of_them() {
+    fn cases_are_counted_by_outcome() {
         let mut result = testdata::result();
         for c in &mut result.comparisons {
             let is_one = c.case != "lock" && c.contender == HOLDFAST;
@@ -273,32 +273,32 @@ mod tests {
             }
         }
         let experiment = &result.experiments[0];
-        let told = of_experiment(&result, experiment);
+        let shown = of_experiment(&result, experiment);
         let start = "For the same CPU time, guests under holdfast did more work than under stock \
              in 1 of 2 cases (1.4";
-        assert!(told.starts_with(start), "{told}");
-        assert!(told.contains(" times), less in 1 (0.70 times)."), "{told}");
+        assert!(shown.starts_with(start), "{shown}");
+        assert!(shown.contains(" times), less in 1 (0.70 times)."), "{shown}");
     }
 
     #[test]
-    fn work_in_the_same_time_is_told_where_no_cpu_time_is_known() {
+    fn work_in_the_same_time_is_shown_where_no_cpu_time_is_known() {
         let mut result = testdata::result();
         result.comparisons.retain(|c| c.metric != Metric::WorkPerVmCpuSecond || c.case == "lock");
         let experiment = &result.experiments[0];
-        let told = of_case(&result, experiment, &experiment.cases[1]).unwrap();
-        assert!(told.contains(" in the same time ("), "{told}");
+        let shown = of_case(&result, experiment, &experiment.cases[1]).unwrap();
+        assert!(shown.contains(" in the same time ("), "{shown}");
         assert!(of_experiment(&result, experiment).starts_with("In the same time, guests under"));
         result.comparisons.clear();
         assert_eq!(of_case(&result, &result.experiments[0], &result.experiments[0].cases[1]), None);
-        let told = of_experiment(&result, &result.experiments[0]);
-        assert_eq!(told, "Of 3 expectations 2 are met, 1 missed.");
+        let shown = of_experiment(&result, &result.experiments[0]);
+        assert_eq!(shown, "Of 3 expectations 2 are met, 1 missed.");
     }
 
     #[test]
     fn programs_beside_a_scheduler_are_compared_as_such() {
         let mut result = testdata::result();
         result.experiments[0].contenders.iter_mut().for_each(|c| c.command.clear());
-        let told = of_case(&result, &result.experiments[0], &result.experiments[0].cases[0]);
-        assert!(told.unwrap().starts_with("With holdfast this guest did "));
+        let shown = of_case(&result, &result.experiments[0], &result.experiments[0].cases[0]);
+        assert!(shown.unwrap().starts_with("With holdfast this guest did "));
     }
 }

@@ -110,25 +110,25 @@ mod tests {
             rounds: MIN_ROUNDS,
             confidence: 0.95,
         };
-        let told = |low, of, high, p| ratio(&estimate(low, of, high, p));
-        assert_eq!(told(1.321, 1.414, Some(1.5), 0.01), "1.41 [1.32, 1.50]*");
-        assert_eq!(told(0.01, 0.034, None, 0.5), "0.034 [0.010, ?]");
-        assert_eq!(told(1.2e200, 1.5e300, Some(1.7e308), 0.01), "2e300 [1e200, 2e308]*");
+        let shown = |low, of, high, p| ratio(&estimate(low, of, high, p));
+        assert_eq!(shown(1.321, 1.414, Some(1.5), 0.01), "1.41 [1.32, 1.50]*");
+        assert_eq!(shown(0.01, 0.034, None, 0.5), "0.034 [0.010, ?]");
+        assert_eq!(shown(1.2e200, 1.5e300, Some(1.7e308), 0.01), "2e300 [1e200, 2e308]*");
     }
 
     #[test]
     fn a_ratio_of_few_rounds_says_which_way_it_goes_and_how_sure_that_is() {
-        let told = |rounds: &[(f64, f64)]| {
+        let shown = |rounds: &[(f64, f64)]| {
             let round = |&(contender, baseline)| Round { contender, baseline };
             let rounds: Vec<Round> = rounds.iter().map(round).collect();
             ratio(&stats::compare(&rounds, &Settings::default()).unwrap())
         };
         // Logarithms 0.405 and 0.336 are 10.7 standard errors above 0: atan(10.7)/pi above 50 %.
-        assert_eq!(told(&[(150.0, 100.0), (140.0, 100.0)]), "1.45 > 1, 97 % sure");
-        assert_eq!(told(&[(100.0, 150.0), (100.0, 140.0)]), "0.69 < 1, 97 % sure");
-        assert_eq!(told(&[(150.0, 100.0), (90.0, 100.0)]), "1.20 > 1, 67 % sure");
-        assert_eq!(told(&[(2.0, 1.0), (4.0, 2.0)]), "2.00 > 1, >99 % sure");
-        assert_eq!(told(&[(1.0, 1.0), (2.0, 2.0)]), "1.00 [1.00, 1.00]", "there is no direction");
-        assert!(told(&[(0.0, 1.0), (1.0, 1.0)]).starts_with("0.50 ["), "nothing has no logarithm");
+        assert_eq!(shown(&[(150.0, 100.0), (140.0, 100.0)]), "1.45 > 1, 97 % sure");
+        assert_eq!(shown(&[(100.0, 150.0), (100.0, 140.0)]), "0.69 < 1, 97 % sure");
+        assert_eq!(shown(&[(150.0, 100.0), (90.0, 100.0)]), "1.20 > 1, 67 % sure");
+        assert_eq!(shown(&[(2.0, 1.0), (4.0, 2.0)]), "2.00 > 1, >99 % sure");
+        assert_eq!(shown(&[(1.0, 1.0), (2.0, 2.0)]), "1.00 [1.00, 1.00]", "there is no direction");
+        assert!(shown(&[(0.0, 1.0), (1.0, 1.0)]).starts_with("0.50 ["), "nothing has no logarithm");
     }
 }

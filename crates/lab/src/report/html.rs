@@ -116,7 +116,7 @@ mark a difference (the interval excludes 1, and p &lt; 0.05 in a permutation tes
 <li>Fewer than six rounds show a direction, &gt; 1 or &lt; 1, and how sure it is, by Student's
 distribution of the logarithms of the ratios.</li>
 <li>Operations per CPU-second are operations of the workload for each second of CPU time that its
-guest used: more of them cost nobody else anything.</li>
+guest used: more of them take nothing from other tasks.</li>
 <li>Fair is max-min fair: CPU time is poured into all threads at the same rate until one has all \
 it wants.</li>
 <li>A lock holder is preempted where a vCPU that holds a spinlock loses its CPU against its will;
@@ -130,7 +130,7 @@ fn write_verdicts(out: &mut String, verdicts: &[Verdict]) -> fmt::Result {
     if verdicts.is_empty() {
         return Ok(());
     }
-    writeln!(out, "<h2>What it had to show</h2>\n<div class=\"wide\"><table>")?;
+    writeln!(out, "<h2>Expectations</h2>\n<div class=\"wide\"><table>")?;
     writeln!(
         out,
         "<tr><th></th><th class=\"text\">case</th><th class=\"text\">contender</th><th \

@@ -197,7 +197,7 @@ fn write_overview(out: &mut String, result: &RunResult) -> fmt::Result {
     if all.is_empty() {
         return Ok(());
     }
-    writeln!(out, "## What became of what was published\n")?;
+    writeln!(out, "## Published effects and their verdicts\n")?;
     head(out, 3, ["source", "effect", "seen again?"])?;
     for (name, published) in &all {
         for effect in &published.effects {
@@ -213,7 +213,7 @@ fn write_expectations(out: &mut String, all: &[Expected]) -> fmt::Result {
     if all.is_empty() {
         return Ok(());
     }
-    writeln!(out, "## What it had to show\n")?;
+    writeln!(out, "## Expectations\n")?;
     head(out, 4, ["", "case", "contender", "what", "expected", "measured"])?;
     for v in all {
         let expected = match (v.min, v.max) {

@@ -137,9 +137,9 @@ pub(super) fn intervals(result: &RunResult, experiment: &Experiment, metric: Met
             let end = c.high.unwrap_or(f64::MAX).min(high + margin);
             let (pixel_x, pixel_y) = chart.backend_coord(&(high + margin, y));
             if c.ratio > high {
-                let told = format!("{} \u{2192}", format::figure(c.ratio));
+                let shown = format!("{} \u{2192}", format::figure(c.ratio));
                 let style = text(16).color(&color).pos(Pos::new(HPos::Right, VPos::Center));
-                area.draw(&Text::new(told, (pixel_x, pixel_y), style))?;
+                area.draw(&Text::new(shown, (pixel_x, pixel_y), style))?;
             } else {
                 let line = PathElement::new([(c.low, y), (end, y)], color.stroke_width(3));
                 chart.draw_series(std::iter::once(line))?;

@@ -185,13 +185,13 @@ pub(super) fn spin_waits(result: &RunResult, e: &Experiment, case: &Case) -> Opt
             let (x, y) = chart.backend_coord(&(SECOND_MODE, top + 0.3));
             let is_left = SECOND_MODE - first as f64 > last as f64 + 1.0 - SECOND_MODE;
             let (x, side) = if is_left { (x - 6, HPos::Right) } else { (x + 6, HPos::Left) };
-            let told = if is_left {
+            let shown = if is_left {
                 "second mode, a holder did not run: \u{2192}"
             } else {
                 "second mode: a holder did not run"
             };
             let style = text(14).pos(Pos::new(side, VPos::Top));
-            area.draw(&Text::new(told, (x, y + 4), style))?;
+            area.draw(&Text::new(shown, (x, y + 4), style))?;
         }
         for (i, sum) in sums.iter().enumerate().filter(|(_, (ns, _))| *ns > 0) {
             let steps = slots().flat_map(|slot| {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_of_eighty_is_drawn_to_scale_and_told() {
+    fn a_ratio_of_eighty_is_drawn_to_scale_with_its_figure() {
         let page = drawn(80.2, 18.0);
         assert!(page.contains("logarithmic") && page.contains("80.2"), "{page}");
         // The printed figure is there, too.

@@ -190,8 +190,8 @@ mod tests {
             let s = result
                 .summary("three-ways", case, contender, crate::metric::Metric::TimePerOpUs)
                 .unwrap();
-            let told = format!("{} ({})", figure(s.mean), figure(s.sd.unwrap()));
-            assert!(page.contains(&told), "{told} in {page}");
+            let shown = format!("{} ({})", figure(s.mean), figure(s.sd.unwrap()));
+            assert!(page.contains(&shown), "{shown} in {page}");
         }
         assert!(page.contains("Standard deviation in % of the mean"), "{page}");
     }

@@ -55,7 +55,7 @@ const LEGEND: [&str; 5] = [
     "1.49 [1.40, 1.57]: 1.49 times the baseline's, with the 95 % interval; *: chance does not \
      explain the difference (the interval excludes 1, and p < 0.05). Fewer than six rounds show a \
      direction, and how sure it is.",
-    "guest's CPU: what the guest had of the CPUs / what is fair (max-min), in percent of one CPU.",
+    "guest's CPU: the guest's CPU time / its fair share (max-min), in percent of one CPU.",
     "lock holders preempted: vCPUs that held a spinlock when they lost their CPU, per CPU-second \
      of the guest / those that stayed off it for more than 1 ms.",
     "-: not measured.",
@@ -138,19 +138,19 @@ fn write_row(out: &mut String, result: &RunResult, row: &Row) -> fmt::Result {
 
 /// `grace: 12 steps, 11 released; resumed: 3.1 first; all else 0`.
 fn tell(deeds: &Deeds) -> String {
-    let mut told = Vec::new();
+    let mut shown = Vec::new();
     for (title, values) in &deeds.groups {
         let counts = values.iter().filter(|(_, value)| *value != 0.0);
         let counts: Vec<String> =
             counts.map(|(name, value)| format!("{} {name}", figure(*value))).collect();
         if !counts.is_empty() {
-            told.push(format!("{title}: {}", counts.join(", ")));
+            shown.push(format!("{title}: {}", counts.join(", ")));
         }
     }
     if deeds.groups.iter().flat_map(|(_, values)| values).any(|(_, value)| *value == 0.0) {
-        told.push("all else 0".into());
+        shown.push("all else 0".into());
     }
-    told.join("; ")
+    shown.join("; ")
 }
 
 fn write_verdict(out: &mut String, v: &Verdict) -> fmt::Result {

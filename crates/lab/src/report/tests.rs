@@ -312,7 +312,7 @@ fn all_five_sources_fit_a_terminal_and_make_tables() {
 }
 
 #[test]
-fn how_long_graces_had_to_be_is_told_of_who_gave_any() {
+fn lengths_of_graces_are_shown_for_schedulers_that_gave_some() {
     let result = testdata::result();
     let need: Vec<_> = result.grace_needs.iter().map(|n| (&*n.case, n.windows)).collect();
     assert_eq!(need, [("lock", 8), ("lock <pause>", 8)]);
@@ -332,7 +332,7 @@ fn how_long_graces_had_to_be_is_told_of_who_gave_any() {
 }
 
 #[test]
-fn what_one_scheduler_counts_and_another_does_not_is_a_dash() {
+fn a_counter_of_one_scheduler_is_a_dash_for_others() {
     let html = html::render(&testdata::result(), true);
     let row = |name: &str, base: &str, holdfast: &str| {
         let row = format!("<tr><td>{name}</td><td>{base}</td><td>{holdfast}</td></tr>");
@@ -341,11 +341,11 @@ fn what_one_scheduler_counts_and_another_does_not_is_a_dash() {
     // 30 and 500 a second, in which the VM has four thirds of a CPU.
     row("tasks: preempted by a waking task", "22.5", "22.5");
     row("grace: nothing to protect", "-", "375");
-    assert!(!html.contains("yields after IPIs"), "nobody counts them");
+    assert!(!html.contains("yields after IPIs"), "no scheduler counts them");
 }
 
 #[test]
-fn what_was_done_to_a_vm_beside_is_shown() {
+fn counters_of_a_vm_beside_are_shown() {
     let result = testdata::with_a_vm_beside();
     assert!(html::render(&result, true).contains("<th>holdfast, to other beside</th>"));
     let terminal = terminal::render(&result, true);

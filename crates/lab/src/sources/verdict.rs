@@ -323,16 +323,16 @@ fn lean(direction: Option<Direction>, e: Estimate) -> Option<Leaning> {
 pub fn headline(rows: &[Compared]) -> String {
     let counts = counts(rows.iter().map(|r| r.verdict));
     let leanings = leanings(rows);
-    let told = |verdict: &Verdict| match verdict {
+    let shown = |verdict: &Verdict| match verdict {
         Verdict::Undecided => leanings.as_str(),
         _ => "",
     };
     if let [verdict] = counts.keys().collect::<Vec<_>>().as_slice() {
-        return format!("{verdict}{}", told(verdict));
+        return format!("{verdict}{}", shown(verdict));
     }
     let parts = counts.iter().enumerate().map(|(i, (verdict, n))| match i {
-        0 => format!("{verdict} in {n} of {} rows{}", rows.len(), told(verdict)),
-        _ => format!("{verdict} in {n}{}", told(verdict)),
+        0 => format!("{verdict} in {n} of {} rows{}", rows.len(), shown(verdict)),
+        _ => format!("{verdict} in {n}{}", shown(verdict)),
     });
     parts.collect::<Vec<_>>().join(", ")
 }
@@ -561,10 +561,10 @@ mod tests {
         let mut result = testdata::result();
         result.samples.retain(|sample| sample.round < 2);
         let rows = compare(&result, "three-ways", &effect);
-        let told: Vec<String> = rows.iter().map(Compared::outcome).collect();
-        let sure = told[0].strip_prefix("same way, ").unwrap_or_else(|| panic!("{told:?}"));
-        assert_eq!(told[1], format!("other way, {sure}"));
-        assert_eq!(told[2], format!("down, {sure}"));
+        let shown: Vec<String> = rows.iter().map(Compared::outcome).collect();
+        let sure = shown[0].strip_prefix("same way, ").unwrap_or_else(|| panic!("{shown:?}"));
+        assert_eq!(shown[1], format!("other way, {sure}"));
+        assert_eq!(shown[2], format!("down, {sure}"));
         let likely = "undecided (likely same way in 1, other way in 1, down in 1)";
         assert_eq!(headline(&rows), likely);
         let mut rows = rows;
@@ -574,12 +574,13 @@ mod tests {
         assert_eq!(headline(&rows), "undecided (likely same way in 1, unclear in 2)");
         assert_eq!(headline(&rows[1..]), "undecided");
         rows[1].verdict = Verdict::Gone;
-        let told = "gone today in 1 of 3 rows, undecided in 2 (likely same way in 1, unclear in 1)";
-        assert_eq!(headline(&rows), told);
+        let shown =
+            "gone today in 1 of 3 rows, undecided in 2 (likely same way in 1, unclear in 1)";
+        assert_eq!(headline(&rows), shown);
     }
 
     #[test]
-    fn a_reason_is_told_once_and_of_its_rows_alone() {
+    fn a_reason_is_given_once_for_its_own_rows() {
         let text = "name = \"e\"\nwhat = \"\"\nunit = \"s\"\nmetric = \"time_per_op_us\"\n\
              gone = \"of old\"\nreversed = \"of late\"\n"
             .to_owned();
@@ -602,7 +603,7 @@ mod tests {
         assert!(rows[5].ours.is_some());
         rows[..4].iter_mut().for_each(|r| r.verdict = Verdict::Gone);
         rows[4].verdict = Verdict::Reversed;
-        let told: Vec<(String, &str)> =
+        let shown: Vec<(String, &str)> =
             reasons(&effect, &rows).iter().map(|r| (r.of(), r.text)).collect();
         let expected = [
             ("gone today (a; b)", "of old"),
@@ -610,8 +611,8 @@ mod tests {
             ("reversed here (e)", "of late"),
             ("not measurable here (f)", "ticks"),
         ];
-        assert_eq!(told, expected.map(|(of, text)| (of.to_owned(), text)));
-        let told = reasons(&effect, &rows[..2]);
-        assert_eq!(told[0].of(), "gone today", "of all of them");
+        assert_eq!(shown, expected.map(|(of, text)| (of.to_owned(), text)));
+        let shown = reasons(&effect, &rows[..2]);
+        assert_eq!(shown[0].of(), "gone today", "of all of them");
     }
 }

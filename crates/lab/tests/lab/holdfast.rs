@@ -188,7 +188,7 @@ fn newest_kernel() {
 }
 
 #[test]
-fn it_ends_as_asked_whoever_reads_its_log() {
+fn it_ends_as_asked_with_any_reader_of_its_log() {
     on_an_emulated_host(ending);
 }
 
@@ -221,7 +221,7 @@ fn ending() {
 }
 
 #[test]
-fn what_is_killed_reset_or_plugged_in_leaves_host_and_reader_right() {
+fn host_and_reader_survive_kills_resets_and_hotplug() {
     on_an_emulated_host(killing_resetting_plugging);
 }
 

@@ -18,7 +18,7 @@ const BTF: &str = "/sys/kernel/btf";
 const BUSY: &str = "busy";
 
 #[test]
-fn what_is_not_as_it_should_be_is_told_and_what_is_exported_is_what_is_reported() {
+fn defects_are_reported_and_the_export_agrees_with_the_report() {
     on_an_emulated_host(limits);
 }
 

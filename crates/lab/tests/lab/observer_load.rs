@@ -18,7 +18,7 @@ const VCPUS_EACH: usize = 63;
 const VCPUS: usize = VMS * VCPUS_EACH;
 
 #[test]
-fn many_vcpus_are_tracked_without_loss_and_losses_are_told() {
+fn many_vcpus_are_tracked_without_loss_and_losses_are_reported() {
     on_an_emulated_host(many_vcpus);
 }
 
@@ -85,7 +85,7 @@ fn many_vcpus() {
 
     kill_all_vms(&machine);
     replaced_vms_are_one(&machine, &mut reports);
-    losses_are_told(&machine);
+    losses_are_reported(&machine);
     machine.shut_down().unwrap();
 }
 
@@ -126,7 +126,7 @@ fn replaced_vms_are_one(machine: &Machine, reports: &mut Lines<'_>) {
 }
 
 /// A recorder that does not keep up says so, and the recording has the number of lost events.
-fn losses_are_told(machine: &Machine) {
+fn losses_are_reported(machine: &Machine) {
     let argv = [machine.workload_path("hostile"), "--threads".into(), "2".into()];
     machine.request(Request::spawn("busy", argv)).unwrap();
     let mut ended = interrupted_recording(machine, 15);
@@ -138,8 +138,8 @@ fn losses_are_told(machine: &Machine) {
         ended = interrupted_recording(machine, seconds);
     }
     let lost = replay(machine, "/tmp/lost.parquet", &[])["lost_events"].as_u64().unwrap();
-    let told = ended.stdout_tail.contains(&format!("{lost} events are missing"));
-    assert!(lost > 0 && told, "{lost}: {ended:?}");
+    let shown = ended.stdout_tail.contains(&format!("{lost} events are missing"));
+    assert!(lost > 0 && shown, "{lost}: {ended:?}");
 }
 
 /// A recorder that is stopped for this long.

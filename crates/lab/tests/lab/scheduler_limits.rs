@@ -56,7 +56,7 @@ fn refuses(machine: &Machine, words: &[&str]) {
 }
 
 #[test]
-fn cpus_isolated_at_boot_are_told_of_by_the_checks_or_by_the_kernel() {
+fn cpus_isolated_at_boot_are_reported_by_the_checks_or_the_kernel() {
     on_an_emulated_host(isolated_at_boot);
 }
 

@@ -208,7 +208,7 @@ fn shares_follow_groups() {
     start_in_group(&machine, "realtime", "", Some(vec![0]), &realtime);
     assert_shares("beside a real-time task", &used(&machine, &names[..2]), &[50.0; 2]);
     kill(&machine, &["a", "b", "realtime"]);
-    woken_by_who_goes_on(&machine);
+    woken_by_a_waker_that_goes_on(&machine);
 
     end_scheduler(&machine);
     machine.shut_down().unwrap();
@@ -216,7 +216,7 @@ fn shares_follow_groups() {
 
 /// A synchronous wakeup whose waker does not sleep: the woken task runs at once on an idle CPU. A
 /// writer to a pipe claims that it is about to sleep, and goes on.
-fn woken_by_who_goes_on(machine: &Machine) {
+fn woken_by_a_waker_that_goes_on(machine: &Machine) {
     shell(machine, "mkfifo /tmp/lines");
     let on_cpu_0 = |name, command: &str| start_shell(machine, name, Some(vec![0]), command);
     let reader =
@@ -266,7 +266,7 @@ fn beside_two_that_wake_each_other() {
 }
 
 #[test]
-fn nobody_is_kept_off_a_cpu_by_two_that_wake_each_other() {
+fn two_tasks_that_wake_each_other_leave_the_cpu_to_a_third() {
     on_an_emulated_host(beside_two_that_wake_each_other);
 }
 
@@ -367,7 +367,7 @@ fn short_tasks_win_their_group_nothing() {
     let after = ran();
     let [short, loops] = [0, 1].map(|group| after[group] - before[group]);
     let part = short / (short + loops);
-    println!("a group of short tasks has {part:.3} of what it and two loops have");
+    println!("a group of short tasks has {part:.3} of the CPU time of it and two loops");
     assert!((part - 0.5).abs() < 0.04, "{part}");
     kill(&machine, &["short", "a", "b"]);
     end_scheduler(&machine);
@@ -382,7 +382,7 @@ fn a_group_of_short_tasks_has_no_more_than_its_share() {
 /// After each of its slices a task of little weight is far ahead in virtual time. The host's
 /// virtual time must not follow it: a waking task would wait for all others to catch up, for 190 ms
 /// and more.
-fn light_tasks_delay_nobody() {
+fn light_tasks_delay_no_wakeup() {
     const COUNTERS: &str = "/tmp/wakeups";
     const WAKEUPS: u64 = 2000;
     // Other load of the machine must not look like lateness.
@@ -417,6 +417,6 @@ fn light_tasks_delay_nobody() {
 }
 
 #[test]
-fn light_tasks_do_not_keep_those_waiting_who_wake() {
-    on_an_emulated_host(light_tasks_delay_nobody);
+fn light_tasks_do_not_delay_waking_tasks() {
+    on_an_emulated_host(light_tasks_delay_no_wakeup);
 }

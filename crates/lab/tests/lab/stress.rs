@@ -163,6 +163,6 @@ fn stress() {
 }
 
 #[test]
-fn it_schedules_whatever_comes_and_goes() {
+fn it_schedules_while_vms_and_cpus_come_and_go() {
     on_an_emulated_host(stress);
 }

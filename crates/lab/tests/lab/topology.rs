@@ -188,15 +188,15 @@ fn boot_two_cores() -> Machine {
 fn two_loops() {
     let machine = boot_two_cores();
     let two = &HOGS[..2];
-    let told = placed(&machine, two, Some(&[2, 3]));
-    println!("two loops that may run on one core only: {told:?}");
+    let shown = placed(&machine, two, Some(&[2, 3]));
+    println!("two loops that may run on one core only: {shown:?}");
     let free: Vec<_> = (0..STARTS).flat_map(|_| placed(&machine, two, None)).collect();
     println!("two loops: {free:?}");
     end_scheduler(&machine);
     machine.shut_down().unwrap();
 
     // Loops that have to share a core are seen to do so.
-    assert_eq!((shared(&told), told.len()), (LOOKS, LOOKS), "{told:?}");
+    assert_eq!((shared(&shown), shown.len()), (LOOKS, LOOKS), "{shown:?}");
     assert_eq!(free.len(), STARTS * LOOKS);
     let shared = shared(&free);
     assert!(

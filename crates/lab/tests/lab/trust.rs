@@ -120,7 +120,7 @@ fn left_by_its_vm(machine: &Machine) {
     no_vm();
     let program = machine.workload_path(HOSTILE);
     spawn(machine, HOSTILE, &[&program, "--claim", "holder", "--leave", "1"]);
-    eventually("grace for who has a VM", || {
+    eventually("grace for the thread of a VM", || {
         let counted = counted(machine);
         (nr_vms(&counted) == [1, 0] && of_vcpus(&counted, "nr_extended") > 0).then_some(())
     });
@@ -179,7 +179,7 @@ fn stalling() {
 }
 
 #[test]
-fn a_guest_is_told_the_truth_about_its_preempted_vcpus() {
+fn kvm_reports_preempted_vcpus_truthfully() {
     on_an_emulated_host(witnessing);
 }
 

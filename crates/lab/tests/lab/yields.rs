@@ -48,7 +48,7 @@ fn watch(machine: &Machine, pid: u64) {
     let mut lines = Lines::of(machine, "monitor", &[&program, "--monitor", "1"]);
     let of_vm = format!("  {pid:>8} grace: ");
     // The first report covers no time.
-    let told = (0..5).any(|_| {
+    let shown = (0..5).any(|_| {
         let is_of_vm = |line: &String| line.starts_with(&of_vm);
         lines.find(is_of_vm).expect("it watches until it is ended");
         let [need, preempted, asked] = [(); 3].map(|()| lines.next().unwrap());
@@ -58,7 +58,7 @@ fn watch(machine: &Machine, pid: u64) {
         let mut counts = asked.split([' ', ',', ';']).filter_map(|word| word.parse::<u64>().ok());
         counts.any(|n| n > 0)
     });
-    assert!(told, "no yield in five reports");
+    assert!(shown, "no yield in five reports");
     let ended = end(machine, "monitor", libc::SIGINT);
     assert!(ended.status.success(), "{ended:?}");
 }
@@ -164,6 +164,6 @@ fn yields() {
 }
 
 #[test]
-fn each_yield_is_counted_for_what_kvm_asks_it() {
+fn each_yield_is_counted_by_its_reason() {
     on_an_emulated_host(yields);
 }
