@@ -66,7 +66,7 @@ pub enum Metric {
     VmCpuPercent,
     /// CPU time of the hogs, all together, in percent of one CPU.
     HogsCpuPercent,
-    /// What the VM would get by max-min fairness, in percent of one CPU.
+    /// The VM's share by max-min fairness, in percent of one CPU.
     VmFairSharePercent,
     /// The VM's share less its fair share, in points (percent of one CPU).
     ShareDeviationPoints,

@@ -380,7 +380,7 @@ fn percentiles(
     both.filter_map(|(metric, part)| Some((metric, percentile_ns(hist, part)? / 1000.0)))
 }
 
-/// What an operation cost the guest's CPUs, by the guest's own accounting.
+/// CPU time of an operation in the guest, by the guest's own accounting.
 fn guest_times(before: &Snapshot, after: &Snapshot) -> Vec<(Metric, f64)> {
     let (Some(old), Some(new)) = (before.guest, after.guest) else { return Vec::new() };
     let ops = after.workload.ops.saturating_sub(before.workload.ops) as f64;

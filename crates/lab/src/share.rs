@@ -103,7 +103,7 @@ mod tests {
         }
 
         #[test]
-        fn whoever_is_short_has_no_less_for_its_weight_than_anybody_else(
+        fn a_party_that_wants_more_has_no_less_for_its_weight_than_any_other(
             capacity in 0.0f64..40.0,
             parties in parties(),
         ) {

@@ -20,7 +20,7 @@ use crate::spins::SpinWaits;
 
 pub(crate) const TOML: &str = r#"
 name = "three-ways"
-summary = "What the tests look at: three contenders, two cases, and one expectation of each kind."
+summary = "The tests' experiment: three contenders, two cases, and one expectation of each kind."
 [guests.main]
 kernel = "7"
 [defaults]

@@ -30,7 +30,7 @@ pub enum ExperimentError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         why: std::io::Error,
     },
     /// The file is not TOML, or has a key or a type that experiments do not have.
@@ -144,7 +144,7 @@ pub struct Host {
     pub pcpus: u32,
     /// Memory of the host, guests included, MiB.
     pub memory_mib: u32,
-    /// What its clock goes by.
+    /// The source of its time.
     pub clock: Clock,
     /// Whether processes are in control groups: each guest in one with one for each of its
     /// vCPUs, as libvirt has them, each loop and each other program in its own.
@@ -261,7 +261,7 @@ impl Default for CpuFeatures {
     }
 }
 
-/// What every case has unless it says otherwise.
+/// Defaults of every case.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Defaults {
@@ -340,7 +340,7 @@ pub(crate) fn namesakes(experiments: &[Experiment]) -> Option<&str> {
     experiments.iter().map(|e| e.name.as_str()).find(|name| !seen.insert(*name))
 }
 
-/// A file, and what reading it gave.
+/// A file, and the result of reading it.
 pub type Listed = (PathBuf, Result<Experiment, ExperimentError>);
 
 impl Experiment {
@@ -441,9 +441,9 @@ impl Experiment {
     }
 
     /// The same in a fraction of the time: fewer and shorter windows, without the cases that are
-    /// slow. What it shows is a direction; it has too few rounds for a significant difference.
+    /// slow. It shows a direction, and has too few rounds for a significant difference.
     pub fn quick(mut self) -> Experiment {
-        // What a guest prints of its spinlocks every so often has to lie within its windows.
+        // Windows have to include some of the guest's reports of its spinlocks.
         let times_spins = self.guests.values().any(|guest| guest.spins);
         let shorter = |ms: u64| match times_spins {
             true => ms,
@@ -468,7 +468,7 @@ impl Experiment {
         self
     }
 
-    /// What is expected of cases that are not measured.
+    /// Expectations of cases that are not measured.
     fn forget_expectations_of_others(&mut self) {
         let cases = &self.cases;
         let is_measured = |name: &String| cases.iter().any(|case| case.name == *name);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What can run the host: KVM that works, emulation, or the running machine.
+//! Ways to run the host: a usable KVM, emulation, or the running machine.
 
 use std::fs;
 use std::os::unix::process::CommandExt;

@@ -108,21 +108,20 @@ fn write_caveats(out: &mut String, result: &RunResult) -> fmt::Result {
 
 const NOTES: &str = "<h2>How to read this</h2>
 <ul>
-<li>Contenders alternate in short windows; only windows of one round are compared. A ratio is the \
-mean
-of the contender over the mean of the baseline, with its 95 % bootstrap interval; <b>*</b> and a \
-filled dot
-mark a difference (the interval excludes 1, and p &lt; 0.05 in a permutation test).</li>
+<li>Contenders alternate in short windows; only windows of one round are compared. A ratio is the
+mean of the contender over the mean of the baseline, with its 95 % bootstrap interval; <b>*</b>
+and a filled dot mark a difference (the interval excludes 1, and p &lt; 0.05 in a permutation
+test).</li>
 <li>Fewer than six rounds show a direction, &gt; 1 or &lt; 1, and how sure it is, by Student's
 distribution of the logarithms of the ratios.</li>
 <li>Operations per CPU-second are operations of the workload for each second of CPU time that its
 guest used: more of them take nothing from other tasks.</li>
-<li>Fair is max-min fair: CPU time is poured into all threads at the same rate until one has all \
-it wants.</li>
-<li>A lock holder is preempted where a vCPU that holds a spinlock loses its CPU against its will;
-the class is that of the vCPU when it lost its CPU.</li>
-<li>An expectation of a ratio or a mean is missed where its 95 % interval is outside of what is
-expected; it is unsure where the figure alone is.</li>
+<li>Fair is max-min fair: CPU time is poured into all threads at the same rate. A
+thread that has all it wants gets no more, and the rest goes to the others.</li>
+<li>A lock holder is preempted where a vCPU that holds a spinlock loses its CPU against its will.
+A vCPU's class is the one it had when it lost its CPU.</li>
+<li>An expectation of a ratio or a mean is missed where the 95 % interval is outside of its limits.
+It is unsure where only the figure is.</li>
 </ul>
 ";
 
@@ -319,7 +318,7 @@ fn write_graces(out: &mut String, all: &[Graces]) -> fmt::Result {
     if all.is_empty() {
         return Ok(());
     }
-    writeln!(out, "<details><summary>How long graces had to be, in all cases</summary>")?;
+    writeln!(out, "<details><summary>Lengths of graces, in all cases</summary>")?;
     write!(out, "<div class=\"wide\"><table>\n<tr><th>contender</th><th>graces released</th>")?;
     for us in GRACE_BOUNDS_US {
         write!(out, "<th>within {us} µs, %</th>")?;

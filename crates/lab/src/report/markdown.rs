@@ -406,7 +406,7 @@ fn write_graces(out: &mut String, all: &[Graces]) -> fmt::Result {
     if all.is_empty() {
         return Ok(());
     }
-    writeln!(out, "How long graces had to be, in all cases. {GRACES}\n")?;
+    writeln!(out, "Lengths of graces, in all cases. {GRACES}\n")?;
     let bounds = GRACE_BOUNDS_US.map(|us| format!("within {us} µs, %"));
     let [a, b, c, d, e] = bounds.each_ref().map(String::as_str);
     head(out, 1, ["contender", "graces released", a, b, c, d, e])?;

@@ -183,7 +183,7 @@ pub fn run(
 
 /// How many hosts this machine has CPUs and memory for.
 fn room_for(experiment: &Experiment) -> usize {
-    /// What QEMU needs beside the host's memory, in MiB.
+    /// Memory of QEMU beside the host's, in MiB.
     const BESIDE: u64 = 512;
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let memory = available_mib() / (u64::from(experiment.host.memory_mib) + BESIDE);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! In which order windows are measured, and how long that will take.
+//! The order of windows, and the time that they take.
 //!
 //! Loading a scheduler takes seconds on an emulated host, and starting a guest longer. So cases
 //! that can share a guest share every loaded scheduler. Contenders go ABC CBA ABC ...: a slow drift
