@@ -69,7 +69,7 @@ pub(super) fn host(
     command.args(&words[1..]);
     let (accel, cpu) = match how {
         Acceleration::Kvm => ("kvm", "host"),
-        // One thread counts for all CPUs; and with a thread for each, hosts that run guests hang
+        // One thread counts for all CPUs; and with a thread for each, hosts that run guests end
         // (docs/lab/machine.md).
         Acceleration::Tcg if counts || !spec.guest_kernels.is_empty() => {
             ("tcg,thread=single", TCG_CPU)
