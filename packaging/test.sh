@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0-or-later
-# Installs what is built and tries it where it lies: test.sh, after `make build`.
+# Installs the built programs and tries them in place: test.sh, after `make build`.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
-# `make test` would lend its own settings to the make below.
+# `make test` would pass its own settings to the make below.
 unset MAKEFLAGS MAKELEVEL
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -16,7 +16,7 @@ fail() {
 
 make -s install PREFIX="$prefix" >"$scratch/log"
 
-# No machine can run this experiment. It is refused once the programs of the lab are found.
+# No machine can run this experiment. The lab refuses it after it has found its programs.
 experiments=$prefix/share/holdfast/experiments
 sed 's/"machine"/"instructions"/' "$experiments/smoke.toml" >"$scratch/counting.toml"
 cd "$scratch"
@@ -42,10 +42,10 @@ if command -v systemd-analyze >/dev/null; then
 	said=$(systemd-analyze verify "$units"/*.service 2>&1) && [ -z "$said" ] || fail "units: $said"
 	echo "ok: units"
 else
-	echo "skipped: systemd-analyze is not installed; units start what is installed"
+	echo "skipped: systemd-analyze is not installed; units start installed programs"
 fi
 
-# Packagers have the files elsewhere than they name.
+# Packagers install into a directory that differs from the final one.
 make -s install PREFIX=/usr DESTDIR="$scratch/package" >>"$scratch/log"
 lib=$scratch/package/usr/lib
 cmp packaging/systemd/scx_holdfast.service "$lib/systemd/system/scx_holdfast.service"

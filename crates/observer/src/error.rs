@@ -95,7 +95,10 @@ pub enum ObserverError {
         what: &'static str,
     },
     /// A recording could not be completed.
-    #[error("cannot write all of the recording: only its first {events} events are in {}", path.display())]
+    #[error(
+        "cannot write all of the recording: only its first {events} events are in {}",
+        path.display()
+    )]
     CutShort {
         /// The file with these events.
         path: PathBuf,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `holdfast report`: a table every so often, or the same as JSON Lines.
+//! `holdfast report`: a table at intervals, or the same as JSON Lines.
 
 use std::fmt::Write as _;
 use std::io;
@@ -19,30 +19,30 @@ use crate::stop;
 /// Schema tag of a line of the report in JSON.
 const SCHEMA: &str = "holdfast.report/1";
 
-/// Longest wait for news of vCPUs, so that Ctrl-C is noticed.
+/// Longest wait for reports of vCPUs, so that Ctrl-C is noticed.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What is to be reported.
+/// Options of a report.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// Time between two of them.
+    /// Time between two reports.
     pub interval: Duration,
-    /// How many; until it is interrupted if None.
+    /// Number of reports; until interrupted if None.
     pub count: Option<u64>,
     /// JSON Lines instead of a table.
     pub json: bool,
-    /// A line for each vCPU, too.
+    /// Also a line for each vCPU.
     pub vcpus: bool,
-    /// A histogram of the absences of lock holders after each table.
+    /// Histograms of the off-CPU time of lock holders after each table.
     pub histogram: bool,
     /// Ticks of the sampling clock per second and CPU.
     pub frequency_hz: u32,
-    /// BTF of guest kernels that may have none in memory.
+    /// BTF of guest kernels, for guests that have none in memory.
     pub btf: Vec<BtfFiles>,
 }
 
 impl Report {
-    /// Reports until the count is reached or somebody interrupts.
+    /// Reports until the count is reached or a signal ends it.
     pub fn run(&self) -> Result<(), ObserverError> {
         let (mut discovery, mut program) = (Storage::default(), Storage::default());
         let options = Options { frequency_hz: self.frequency_hz, ..Options::COUNTERS };
@@ -83,7 +83,7 @@ impl Report {
                 break;
             }
             before = now;
-            // After a stop of this process what was missed is one long interval.
+            // After a stop of this process, the missed intervals become one.
             due = (due + self.interval).max(Instant::now());
             left -= 1;
         }
@@ -136,14 +136,14 @@ impl Report {
     }
 }
 
-/// So many in so much time, per second.
+/// Events per second.
 fn per_second(count: u64, seconds: f64) -> String {
     let rate = count as f64 / seconds;
     if rate < 99.95 { format!("{rate:.1}") } else { format!("{rate:.0}") }
 }
 
-/// What was counted of a VM and has no column, where any of it happened. What was not counted is
-/// not there.
+/// Counters of a VM that have no column, if they are not zero. Counters that were not measured are
+/// left out.
 fn rest(c: &Counters, readable: bool, seconds: f64) -> String {
     let rate = |count| per_second(count, seconds);
     let average = |sum: u64, of: u64| sum as f64 / of.max(1) as f64;
@@ -174,7 +174,7 @@ fn rest(c: &Counters, readable: bool, seconds: f64) -> String {
 
 fn row(label: &str, c: &Counters, readable: bool, seconds: f64) -> String {
     let rate = |count| per_second(count, seconds);
-    // What cannot be known is not zero.
+    // A value that is not known is not zero.
     let known = |text: String| if readable && c.tells_classes() { text } else { "-".into() };
     let percent = |ns: u64| format!("{:.0}", ns as f64 / seconds / 1e7);
     let timed =
@@ -196,12 +196,13 @@ fn row(label: &str, c: &Counters, readable: bool, seconds: f64) -> String {
     )
 }
 
-/// A moment in 20 characters.
+/// A time in 20 characters.
 pub(crate) fn when(t_ns: u64) -> String {
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_nanos(t_ns)).to_string()
 }
 
-/// A name in at most 15 characters: its beginning and its end, by which names of a fleet differ.
+/// A name in at most 15 characters: its beginning and its end, because names of a fleet differ at
+/// the end.
 pub(crate) fn shorten(name: &str) -> String {
     match name.chars().count() {
         0..=15 => name.to_owned(),
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_column_is_told_below_where_it_happened() {
+    fn counters_without_a_column_are_listed_below_their_vm() {
         let mut sample = sample(2_000_000_000, 7, 10);
         let told = ["per second:", "siblings that waited"];
         let text = REPORT.table(&sample);
@@ -289,7 +290,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|have| have == line), "{line}: {text}");
         }
-        // A replay knows nothing of KVM, and of an unreadable guest KVM alone is known.
+        // A replay has no counters of KVM, and an unreadable guest has only these.
         let mut replayed = sample.clone();
         replayed.vms[0].vcpus[0].counters.kvm = None;
         let text = REPORT.table(&replayed);
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_zero() {
+    fn values_that_are_not_known_are_not_zero() {
         let mut sample = sample(2_000_000_000, 7, 0);
         sample.vms[0].vcpus[0].readable = false;
         sample.vms[0].unreadable = Some("its memory is encrypted".into());
@@ -309,7 +310,7 @@ mod tests {
         let row = text.lines().find(|line| line.starts_with("web")).unwrap();
         assert!(row.matches(" - ").count() >= 5, "{row}");
         assert!(text.contains("not readable: its memory is encrypted"), "{text}");
-        // Readable by now, but nothing is known of the time before.
+        // The guest is readable by now, but nothing is known of the time before.
         let mut booting = sample.clone();
         booting.vms[0].vcpus[0].readable = true;
         booting.vms[0].vcpus[0].counters = Counters::default();

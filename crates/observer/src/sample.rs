@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The sample model: what was counted up to a moment. Every output is made from it.
+//! The sample model: all counters at a moment. Every output is made from it.
 
 use std::collections::HashMap;
 
@@ -8,16 +8,16 @@ use serde::Serialize;
 
 use crate::histogram::Histogram;
 
-/// What was counted from when the observer was attached, or since an earlier sample.
+/// Counters since the observer was attached, or since an earlier sample.
 #[derive(Debug, Clone, Serialize)]
 pub struct Sample {
-    /// When it was taken, ns since 1970.
+    /// Time at which it was taken, ns since 1970.
     pub t_ns: u64,
     /// Time it covers, ns.
     pub interval_ns: u64,
-    /// Switches and notes that were not counted or not told, vCPUs that were not tracked.
+    /// Switches and notes that were not counted or not reported, and vCPUs that were not tracked.
     pub lost_events: u64,
-    /// The VMs alive, and once more those that ended since the last sample.
+    /// The running VMs, and those that ended since the last sample.
     pub vms: Vec<VmSample>,
 }
 
@@ -32,10 +32,10 @@ pub struct VmSample {
     /// Its guest kernel, where it can be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
-    /// Why it cannot be read, where it cannot.
+    /// The reason why it cannot be read, if it cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
-    /// It ended within the time that the sample covers.
+    /// It ended in the time that the sample covers.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ended: bool,
     /// Its vCPUs.
@@ -51,12 +51,12 @@ pub struct VcpuSample {
     pub tid: u32,
     /// Are its classes known?
     pub readable: bool,
-    /// What was counted.
+    /// Its counters.
     #[serde(flatten, serialize_with = "with_times")]
     pub counters: Counters,
 }
 
-/// Counters, and times where they were measured.
+/// Counters, and times if they were measured.
 fn with_times<S: serde::Serializer>(counters: &Counters, s: S) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
     struct Times {
@@ -74,47 +74,47 @@ fn with_times<S: serde::Serializer>(counters: &Counters, s: S) -> Result<S::Ok, 
     Both { times, counters }.serialize(s)
 }
 
-/// What is counted of a vCPU, or of several taken together.
+/// Counters of a vCPU, or sums over several.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// CPU time, ns.
     #[serde(skip)]
     pub run_ns: u64,
-    /// Time it wanted to run and had no CPU, ns: what KVM reports to the guest as steal time.
+    /// Time that it was runnable and had no CPU, ns. KVM reports it to the guest as steal time.
     #[serde(skip)]
     pub steal_ns: u64,
-    /// Neither was measured, of some vCPU at least: its thread ended, or the kernel has no
+    /// Neither was measured for at least one vCPU: its thread ended, or the kernel has no
     /// schedstat.
     #[serde(skip)]
     pub untimed: bool,
     /// Involuntary switches.
     pub preemptions: ByClass,
-    /// Time it stayed off the CPU after them, in ns.
+    /// Off-CPU time after them, in ns.
     pub offcpu_ns: ByClass,
-    /// Those of them after which it stayed off for longer than 1 ms, the default cap of a grace.
+    /// Those with more than 1 ms of off-CPU time (`long_absence_ns` of `observe.bpf.c`).
     pub offcpu_over_cap: ByClass,
-    /// How long each of them lasted.
+    /// Histograms of the off-CPU time after them.
     pub offcpu_hist: HistogramByClass,
-    /// Absences of Holders, Irqs and Heads after which the siblings were looked at.
+    /// Absences of Holders, Irqs and Heads at whose end the siblings were sampled.
     pub resumed: u64,
-    /// Siblings found queued for a lock then, in sum.
+    /// Siblings queued for a lock at these moments, in sum.
     pub siblings_waiting: u64,
     /// Halts while queued for a lock: PV spinlocks.
     pub lock_halts: u64,
     /// Time of these halts, ns.
     pub lock_halt_ns: u64,
-    /// What KVM did about spinning, where that was counted.
+    /// KVM's reactions to spinning, if they were counted.
     #[serde(flatten)]
     pub kvm: Option<KvmCounters>,
-    /// What the sampling clock found it doing while it ran.
+    /// Samples of the clock while it ran, by class.
     pub samples: ByClass,
     /// Samples that found it queued for a lock while a lock holder of its VM was preempted.
     pub samples_holder_off: u64,
-    /// Samples that found it queued while the next in line of some lock was, and no holder.
+    /// Samples that found it queued while the next owner of a lock was preempted, and no holder.
     pub samples_head_off: u64,
 }
 
-/// What KVM does about vCPUs that spin.
+/// KVM's reactions to vCPUs that spin.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct KvmCounters {
     /// Exits because the vCPU spun (`kvm_vcpu_on_spin`).
@@ -125,9 +125,9 @@ pub struct KvmCounters {
     pub yield_hypercalls: u64,
     /// Directed yields that KVM asked the scheduler for.
     pub yields_tried: u64,
-    /// Those that the scheduler granted.
+    /// Directed yields that the scheduler granted.
     pub yields_done: u64,
-    /// Time off the CPU after them, ns.
+    /// Off-CPU time after them, ns.
     pub yield_ns: u64,
 }
 
@@ -167,35 +167,34 @@ impl Counters {
         )
     }
 
-    /// Both together.
+    /// The sum of both.
     pub fn plus(&self, other: &Self) -> Self {
         self.zip(other, u64::saturating_add)
     }
 
-    /// What came since `earlier`.
+    /// The difference to `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         Self { untimed: self.untimed, ..self.zip(earlier, u64::saturating_sub) }
     }
 
-    /// Is anything known of what it did? Not if it could not be read whenever it was looked at.
+    /// Is any class known? Not if the guest was unreadable at every preemption and sample.
     pub fn tells_classes(&self) -> bool {
         let [looked, unknown] = [ByClass::total, |of: &ByClass| of[VcpuClass::Unknown]]
             .map(|count| count(&self.preemptions).saturating_add(count(&self.samples)));
         looked == 0 || looked > unknown
     }
 
-    /// CPU time and time without a CPU, ns; none where they were not measured.
+    /// CPU time and time without a CPU, ns; none if they were not measured.
     pub fn times(&self) -> Option<(u64, u64)> {
         (!self.untimed).then_some((self.run_ns, self.steal_ns))
     }
 
-    /// Time that vCPUs were kept off the CPU while siblings depended on them, ns: as Holder, Irq or
-    /// Head. What VMs are sorted by.
+    /// Off-CPU time of preempted Holders, Irqs and Heads, ns. VMs are sorted by it.
     pub fn blocking_ns(&self) -> u64 {
         self.offcpu_ns.protected()
     }
 
-    /// What waiting for locks cost. None if the clock never found it running with its class known.
+    /// Cost of waiting for locks. None if no sample found it running with a known class.
     pub fn cost(&self) -> Option<Cost> {
         let known = self.samples.0.iter().sum::<u64>() - self.samples[VcpuClass::Unknown];
         let share = |samples: u64| samples as f64 / known as f64;
@@ -215,14 +214,14 @@ pub struct Cost {
     pub waiting: f64,
     /// Spent waiting while a lock holder of the VM was preempted.
     pub holder_preempted: f64,
-    /// Spent waiting while the next in line of some lock was preempted, and no holder.
+    /// Spent waiting while the next owner of a lock was preempted, and no holder.
     pub head_preempted: f64,
-    /// Samples that these are made of.
+    /// Samples behind these shares.
     pub samples: u64,
 }
 
 impl VmSample {
-    /// All vCPUs together.
+    /// Sum of all vCPUs.
     pub fn total(&self) -> Counters {
         self.vcpus.iter().fold(Counters::default(), |sum, vcpu| sum.plus(&vcpu.counters))
     }
@@ -232,14 +231,14 @@ impl VmSample {
         self.name.clone().unwrap_or_else(|| format!("pid {}", self.pid))
     }
 
-    /// Can classes be told for at least one vCPU?
+    /// Are the classes of at least one vCPU known?
     pub fn is_readable(&self) -> bool {
         self.vcpus.iter().any(|vcpu| vcpu.readable)
     }
 }
 
 impl Sample {
-    /// What came since `earlier`. vCPUs that were not there then count from their beginning.
+    /// The difference to `earlier`. New vCPUs count from their beginning.
     pub fn since(&self, earlier: &Self) -> Self {
         let old: HashMap<u32, &Counters> =
             earlier.vms.iter().flat_map(|vm| &vm.vcpus).map(|v| (v.tid, &v.counters)).collect();
@@ -254,7 +253,7 @@ impl Sample {
         sample
     }
 
-    /// The VM whose lock holders were kept off the CPU for longest, first.
+    /// Sorts VMs by the off-CPU time of their lock holders, the longest first.
     pub fn sort_by_blocking(&mut self) {
         self.vms.sort_by_key(|vm| (std::cmp::Reverse(vm.total().blocking_ns()), vm.pid));
     }
@@ -265,7 +264,7 @@ impl Sample {
     }
 }
 
-/// One number for each class a vCPU can be in.
+/// One number for each class of a vCPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ByClass(pub [u64; NR_CLASSES]);
 
@@ -274,7 +273,7 @@ impl ByClass {
         Self(std::array::from_fn(|i| f(self.0[i], other.0[i])))
     }
 
-    /// Of classes that siblings depend on: Holder, Irq and Head.
+    /// Sum of the protected classes: Holder, Irq and Head.
     pub fn protected(&self) -> u64 {
         VcpuClass::ALL
             .into_iter()
@@ -283,7 +282,7 @@ impl ByClass {
             .fold(0, u64::saturating_add)
     }
 
-    /// Of all classes.
+    /// Sum of all classes.
     pub fn total(&self) -> u64 {
         self.0.iter().copied().fold(0, u64::saturating_add)
     }
@@ -303,7 +302,7 @@ impl std::ops::Index<VcpuClass> for ByClass {
     }
 }
 
-/// One histogram for each class a vCPU can be in.
+/// One histogram for each class of a vCPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HistogramByClass(pub [Histogram; NR_CLASSES]);
 
@@ -331,7 +330,7 @@ impl std::ops::Index<VcpuClass> for HistogramByClass {
 pub(crate) mod tests {
     use super::*;
 
-    /// A VM with one vCPU that was preempted so often as Holder, for 2^20 ns each time.
+    /// A VM with one vCPU that was preempted as Holder this often, for 2^20 ns each time.
     pub(crate) fn sample(t_ns: u64, pid: u32, holders: u64) -> Sample {
         let mut counters = Counters { run_ns: holders * 1000, ..Counters::default() };
         counters.kvm = Some(KvmCounters { pause_exits: holders, ..KvmCounters::default() });
@@ -357,25 +356,25 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn subtracts_what_was_there_before_and_nothing_else() {
+    fn subtracts_the_counters_of_the_same_vcpu_only() {
         let delta = sample(3_000_000_000, 7, 30).since(&sample(1_000_000_000, 7, 10));
         assert_eq!(delta.interval_ns, 2_000_000_000);
         let total = delta.vms[0].total();
         assert_eq!(total, sample(0, 7, 20).vms[0].total());
-        // Another VM's thread: nothing to subtract.
+        // The thread belongs to another VM: nothing to subtract.
         let other = sample(3_000_000_000, 7, 30).since(&sample(1_000_000_000, 9, 10));
         assert_eq!(other.vms[0].total().preemptions.total(), 30);
     }
 
     #[test]
-    fn cost_leaves_out_what_could_not_be_read() {
+    fn cost_leaves_out_samples_of_unknown_class() {
         let cost = sample(1, 7, 10).vms[0].total().cost().unwrap();
         assert_eq!((cost.waiting, cost.holder_preempted, cost.samples), (0.25, 0.125, 80));
         assert_eq!(Counters::default().cost(), None);
     }
 
     #[test]
-    fn nothing_is_known_of_what_was_never_read() {
+    fn a_vcpu_that_was_never_read_has_no_known_class() {
         let of = |unknown: u64, free: u64| {
             let mut counters = Counters::default();
             counters.preemptions.0[VcpuClass::Unknown as usize] = unknown;
@@ -402,7 +401,7 @@ pub(crate) mod tests {
         assert!(untimed.get("run_ns").is_none() && untimed.get("steal_ns").is_none(), "{untimed}");
         assert_eq!(untimed["preemptions"]["holder"], 3);
         assert_eq!(part.vms[0].total().times(), None, "a sum that lacks a part is not known");
-        // Measured again is known again.
+        // A new measurement is known again.
         assert!(sample(2, 7, 5).since(&part).vms[0].total().times().is_some());
     }
 

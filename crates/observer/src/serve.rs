@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Answers requests for samples, one line each, for programs that want them at moments of their
-//! own.
+//! Answers requests for samples, one line each, for programs that choose the moments themselves.
 
 use std::io::{self, BufRead, Write};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -13,10 +12,10 @@ use crate::error::ObserverError;
 use crate::observer::{Observer, Options, Storage};
 use crate::sample::Sample;
 
-/// How long VMs are followed between looks at the input.
+/// Time that VMs are followed between two polls of the input.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A sample with a schema tag in front.
+/// A sample after a schema tag.
 #[derive(Serialize)]
 pub(crate) struct Tagged<'a> {
     pub(crate) schema: &'static str,

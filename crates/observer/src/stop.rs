@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Ctrl-C asks a command to end in order: what it has is written, what it attached is detached.
-//! Asked again it ends at once, as it may be stuck in a write that nobody reads.
+//! Ctrl-C asks a command to end in order: it writes its results and detaches its programs. A second
+//! Ctrl-C ends it at once, because it may be blocked in a write to a full pipe.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,22 +10,22 @@ use libc::c_int;
 use crate::error::ObserverError;
 use crate::host::monotonic_ns;
 
-/// Signals that come together are one wish: timeout(1) sends each twice, a shell passes on the
+/// Signals within this time count as one: timeout(1) sends each twice, and a shell passes on the
 /// SIGHUP that the kernel has sent already.
 const TOGETHER_NS: u64 = 500_000_000;
 
-/// When somebody asked; 0 if nobody has.
+/// Time of the first signal; 0 before it.
 static ASKED_NS: AtomicU64 = AtomicU64::new(0);
 
-/// From now on SIGINT, SIGTERM and SIGHUP ask, and do not kill. Those that are ignored stay so:
-/// that is how nohup(1), and a shell that starts a job in the background, protect it.
+/// Installs handlers, so that SIGINT, SIGTERM and SIGHUP ask the process to end and do not kill it.
+/// Ignored signals stay ignored, because nohup(1) and shells protect background jobs so.
 pub(crate) fn on_signals() -> Result<(), ObserverError> {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         if is_ignored(signal) {
             continue;
         }
         let handler = asked as extern "C" fn(c_int);
-        // SAFETY: the handler does nothing but async-signal-safe things.
+        // SAFETY: the handler is async-signal-safe.
         if unsafe { libc::signal(signal, handler as libc::sighandler_t) } == libc::SIG_ERR {
             let source = io::Error::last_os_error();
             return Err(ObserverError::Io { action: "catch signals", source });
@@ -34,7 +34,7 @@ pub(crate) fn on_signals() -> Result<(), ObserverError> {
     Ok(())
 }
 
-/// Did whoever started this process have it ignore a signal?
+/// Did the parent process make this process ignore a signal?
 pub(crate) fn is_ignored(signal: c_int) -> bool {
     // SAFETY: all zeroes is a valid `sigaction`, and it is written only.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -48,7 +48,8 @@ extern "C" fn asked(signal: c_int) {
     let now = monotonic_ns().max(1);
     let first = ASKED_NS.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
     if first.is_err_and(|first| now.saturating_sub(first) > TOGETHER_NS) {
-        // SAFETY: both calls are async-signal-safe; what is attached ends with the process.
+        // SAFETY: both calls are async-signal-safe; the kernel detaches programs when the process
+        // ends.
         unsafe {
             libc::signal(signal, libc::SIG_DFL);
             libc::raise(signal);
@@ -56,12 +57,12 @@ extern "C" fn asked(signal: c_int) {
     }
 }
 
-/// Has somebody asked?
+/// Has a signal asked the process to end?
 pub(crate) fn is_asked() -> bool {
     ASKED_NS.load(Ordering::Relaxed) != 0
 }
 
-/// Starts it ignoring these signals and no others, whatever those who run the tests ignore.
+/// Starts it with these signals ignored and no others, independent of the test runner's.
 #[cfg(test)]
 pub(crate) fn ignoring(command: &mut std::process::Command, ignored: &'static [libc::c_int]) {
     use std::os::unix::process::CommandExt;
@@ -74,7 +75,7 @@ pub(crate) fn ignoring(command: &mut std::process::Command, ignored: &'static [l
         }
         Ok(())
     };
-    // SAFETY: it does nothing but system calls.
+    // SAFETY: it makes system calls only.
     unsafe { command.pre_exec(before) };
 }
 
@@ -88,11 +89,10 @@ mod tests {
     use super::*;
 
     const CHILD: &str = "HOLDFAST_TEST_STOP";
-    /// Far beyond what a loaded machine takes.
+    /// Far longer than a loaded machine needs.
     const DEADLINE: Duration = Duration::from_secs(60);
 
-    /// Not a test of its own, but the process that the others signal. It is stuck once it was
-    /// asked.
+    /// Not a test of its own: the other tests signal this process. It hangs after the first signal.
     #[test]
     #[ignore = "the other tests start it"]
     fn child() {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ignored_stays_so() {
+    fn ignored_signals_stay_ignored() {
         let (mut child, mut wait_for) = start(&[libc::SIGHUP, libc::SIGINT]);
         wait_for("ready");
         send(&child, libc::SIGHUP);
@@ -143,13 +143,13 @@ mod tests {
     }
 
     #[test]
-    fn asked_again_it_ends_though_it_is_stuck() {
+    fn a_second_signal_ends_a_process_that_hangs() {
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
             let (mut child, mut wait_for) = start(&[]);
             wait_for("ready");
             send(&child, signal);
             wait_for("asked: true");
-            assert_eq!(child.try_wait().unwrap(), None, "once is no more than asking");
+            assert_eq!(child.try_wait().unwrap(), None, "the first signal only asks");
             std::thread::sleep(Duration::from_nanos(TOGETHER_NS + 1));
             send(&child, signal);
             assert_eq!(child.wait().unwrap().signal(), Some(signal));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn two_signals_that_come_together_are_one() {
+    fn two_signals_in_quick_succession_count_as_one() {
         let (mut child, mut wait_for) = start(&[]);
         wait_for("ready");
         send(&child, libc::SIGTERM);

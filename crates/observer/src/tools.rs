@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Programs of others, which tests ask what they make of our output.
+//! Other projects' programs, with which tests check Holdfast's output.
 //!
-//! `make test` installs them (`scripts/install-test-tools`) and says where: then one that is
-//! missing is a failure, as what it proves would go unproven. Without it, a test that finds none
-//! says so and passes.
+//! `make test` installs them (`scripts/install-test-tools`) and names their directory in a
+//! variable. If that is set, a missing program is a failure. Otherwise a test without its program
+//! prints that it is skipped, and passes.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The directory that has them in `bin/`.
+/// The directory with the programs in `bin/`.
 const VARIABLE: &str = "HOLDFAST_TOOLS";
 
-/// A program that ends well when it is given these arguments.
+/// A program that succeeds with these arguments.
 pub(crate) fn find(name: &str, probe: &[&str], what: &str) -> Option<PathBuf> {
     let dir = std::env::var_os(VARIABLE).map(PathBuf::from);
     let program = dir.as_ref().map_or_else(|| name.into(), |dir| dir.join("bin").join(name));

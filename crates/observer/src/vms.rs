@@ -17,7 +17,7 @@ use crate::output::fill;
 
 const PROC: &str = "/proc";
 
-/// Why an idle or paused VM cannot be read: where its guest keeps things is learned when it runs.
+/// Reason why an idle or paused VM cannot be read: discovery learns its layout when it runs.
 const NOT_RUN: &str =
     "no vCPU has run since the start; it cannot be read yet (a longer --wait may help)";
 
@@ -42,10 +42,10 @@ pub struct VmInfo {
     /// Its guest kernel, where it can be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
-    /// Why it cannot be read, where it cannot.
+    /// The reason why it cannot be read, if it cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
-    /// Its vCPUs that ran while they were listed; all of them if none did.
+    /// Its vCPUs that ran during the listing; all of them if none did.
     pub vcpus: Vec<VcpuInfo>,
 }
 
@@ -65,10 +65,10 @@ pub struct VcpuInfo {
     pub words: BTreeMap<&'static str, u64>,
 }
 
-/// Lists VMs, and looks into those whose vCPUs run within `wait`. Returns early once each has run
-/// and is readable, and none was found for a while.
+/// Lists VMs, and reads those whose vCPUs run within `wait`. Returns early when each has run and is
+/// readable, and no new one has appeared for a while.
 pub fn list_vms(wait: Duration, btf: &[BtfFiles]) -> Result<VmList, ObserverError> {
-    /// A running vCPU is loaded many times a second; a busy host may keep one away for longer.
+    /// A running vCPU is loaded many times a second; on a busy host the interval may be longer.
     const QUIET: Duration = Duration::from_millis(500);
     check_kvm()?;
     let mut storage = Storage::default();
@@ -97,10 +97,10 @@ pub fn list_vms(wait: Duration, btf: &[BtfFiles]) -> Result<VmList, ObserverErro
     Ok(VmList { schema: "holdfast.vms/1", vms })
 }
 
-/// vCPUs that processes have open, by process: those of idle and paused VMs, too. That a process
-/// has another VM whose vCPUs have the same numbers is not seen.
+/// vCPUs that processes have open, by process, including those of idle and paused VMs. A second VM
+/// of a process, with vCPUs of the same numbers, is not recognised.
 fn vcpus_by_process(proc: &Path) -> BTreeMap<u32, BTreeSet<u32>> {
-    // What cannot be read has ended, or is no process.
+    // An entry that cannot be read is a process that has ended, or no process.
     let entries = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
     let mut processes = BTreeMap::<u32, BTreeSet<u32>>::new();
     for process in entries(proc) {
@@ -108,8 +108,8 @@ fn vcpus_by_process(proc: &Path) -> BTreeMap<u32, BTreeSet<u32>> {
             continue;
         };
         for file in entries(&process.path().join("fd")) {
-            // As virt/kvm/kvm_main.c names them. One without vCPUs (kvm-vm alone) is no VM but
-            // somebody who asks what KVM can do.
+            // Names of virt/kvm/kvm_main.c. A process without vCPUs (with kvm-vm alone) only
+            // queries KVM's capabilities.
             let vcpu = fs::read_link(file.path()).ok().and_then(|target| {
                 target.to_str()?.strip_prefix("anon_inode:kvm-vcpu:")?.parse().ok()
             });
@@ -170,7 +170,8 @@ fn describe(vm: &Vm) -> VmInfo {
     }
 }
 
-/// Why the guest of a VM cannot be read; it is not even tried without a record to begin at.
+/// The reason why the guest of a VM cannot be read. Without a steal-time record there is no
+/// attempt.
 pub(crate) fn why_unreadable(vm: &Vm, why: Option<&impl std::error::Error>) -> String {
     match why {
         Some(why) => chain(why),
@@ -228,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vms_that_do_not_run_are_found_by_what_their_processes_have_open() {
+    fn finds_vms_at_rest_by_the_open_files_of_their_processes() {
         let proc = tempfile::tempdir().unwrap();
         let open = |pid: &str, files: &[&str]| {
             let dir = proc.path().join(pid).join("fd");

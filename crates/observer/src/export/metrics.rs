@@ -232,10 +232,10 @@ mod tests {
         let page = render(&sample(1, 7, 30), "a", Some("holdfast"));
         for line in [
             "holdfast_vcpu_preempted_seconds_count{vm=\"web\",pid=\"7\",class=\"holder\"} 30",
-            "holdfast_vcpu_preempted_seconds_bucket{vm=\"web\",pid=\"7\",class=\"holder\",le=\"0.000524288\"} \
-             0",
-            "holdfast_vcpu_preempted_seconds_bucket{vm=\"web\",pid=\"7\",class=\"holder\",le=\"0.002097152\"} \
-             30",
+            "holdfast_vcpu_preempted_seconds_bucket\
+             {vm=\"web\",pid=\"7\",class=\"holder\",le=\"0.000524288\"} 0",
+            "holdfast_vcpu_preempted_seconds_bucket\
+             {vm=\"web\",pid=\"7\",class=\"holder\",le=\"0.002097152\"} 30",
             "holdfast_vcpu_pause_exits_total{vm=\"web\",pid=\"7\"} 30",
             "holdfast_lost_events_total{nodename=\"a\"} 0",
             "holdfast_sched_ext_info{scheduler=\"holdfast\",nodename=\"a\"} 1",

@@ -108,8 +108,8 @@ pub(super) fn picture(recording: &Recording) -> String {
 
 fn table(vms: &[VmSample], seconds: f64) -> String {
     let mut text = String::from(
-        "<h2>VMs</h2><div class=\"wide\"><table><tr><th>VM, guest \
-         kernel<th>CPU%<th>LHP%<th>WAIT%<th>PREEMP/s<th>HOLDER/s<th>HEAD/s<th>p99<th>LOST/s<th>vCPUs</tr>",
+        "<h2>VMs</h2><div class=\"wide\"><table><tr><th>VM, guest kernel<th>CPU%<th>LHP%<th>WAIT%\
+         <th>PREEMP/s<th>HOLDER/s<th>HEAD/s<th>p99<th>LOST/s<th>vCPUs</tr>",
     );
     for vm in vms {
         let total = vm.total();
@@ -120,7 +120,8 @@ fn table(vms: &[VmSample], seconds: f64) -> String {
         let guest = vm.kernel.as_deref().or(vm.unreadable.as_deref()).unwrap_or("");
         let _ = write!(
             text,
-            "<tr><td>{}{}<br><small>{}</small><td>{:.0}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
+            "<tr><td>{}{}<br><small>{}</small><td>{:.0}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}\
+             <td>{}</tr>",
             escape(&vm.label()),
             if vm.ended { " (ended)" } else { "" },
             escape(guest),

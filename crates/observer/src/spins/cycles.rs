@@ -6,10 +6,10 @@
 pub(super) fn tsc_hz() -> Option<f64> {
     use std::time::{Duration, Instant};
 
-    // Long enough for a thousandth of a percent, if nothing interferes.
+    // Long enough for an error of a thousandth of a percent, if nothing interferes.
     const MEASURED: Duration = Duration::from_millis(50);
-    // SAFETY: every x86-64 CPU has the instruction, and user space may use it unless a process asks
-    // for the contrary (PR_SET_TSC).
+    // SAFETY: every x86-64 CPU has the instruction, and user space may use it unless the process
+    // has forbidden it (PR_SET_TSC).
     let now = || unsafe { core::arch::x86_64::_rdtsc() };
     let (start, first) = (Instant::now(), now());
     std::thread::sleep(MEASURED);

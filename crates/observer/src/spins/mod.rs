@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `holdfast spins`: how long this kernel waits for its own locks. For inside a guest, where it
-//! shows what lock-holder preemption looks like to the victim, or for bare metal, where it does
-//! not.
+//! `holdfast spins`: how long this kernel waits for its own locks. In a guest it shows lock-holder
+//! preemption as its victim sees it; on bare metal it shows waits without.
 
 mod cycles;
 mod probe;
@@ -34,7 +33,7 @@ struct Waits {
     interval_ns: u64,
     /// Is this a virtual machine?
     guest: bool,
-    /// Cycles a second; absent where there is no such counter.
+    /// Cycles per second; absent without a cycle counter.
     #[serde(skip_serializing_if = "Option::is_none")]
     tsc_hz: Option<f64>,
     lost_events: u64,
@@ -50,26 +49,26 @@ struct LockWaits {
     hist: Histogram,
 }
 
-/// What is to be traced.
+/// Options of a trace.
 #[derive(Debug, Clone)]
 pub struct Spins {
-    /// Time between two reports; one at the end if None.
+    /// Time between two reports; one report at the end if None.
     pub interval: Option<Duration>,
-    /// How many reports; until interrupted if None.
+    /// Number of reports; until interrupted if None.
     pub count: Option<u64>,
     /// JSON Lines.
     pub json: bool,
-    /// Other locks than spinlocks, too.
+    /// Also locks other than spinlocks.
     pub all: bool,
 }
 
 impl Spins {
-    /// Has the kernel take the program, and drops it: it is not attached.
+    /// Loads the program and drops it, without attaching it.
     pub fn try_load() -> Result<(), ObserverError> {
         probe::load(&mut Storage::default()).map(drop)
     }
 
-    /// Traces until the count is reached or somebody interrupts.
+    /// Traces until the count is reached or a signal ends it.
     pub fn run(&self) -> Result<(), ObserverError> {
         let written = |source| ObserverError::Io { action: "write the report", source };
         let mut storage = Storage::default();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Loads the program that times lock waits, and reads what it counted.
+//! Loads the program that times lock waits, and reads its counters.
 
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags};
@@ -12,13 +12,13 @@ use crate::observer::{Storage, from_bytes};
 use crate::spins_skel::types::hf_waits;
 use crate::spins_skel::{SpinsSkel, SpinsSkelBuilder};
 
-/// What the kernel's BTF has where there is such a tracepoint.
+/// Name in the kernel's BTF of the tracepoint's type.
 const TRACEPOINTS: [&str; 2] = ["btf_trace_contention_begin", "btf_trace_contention_end"];
 
-/// libbpf says of a tracepoint that is missing what it says of much else (ESRCH), so the kernel's
-/// types are asked. They are not if they could not be read.
+/// libbpf returns ESRCH for a missing tracepoint, and for other errors, too. So the kernel's BTF
+/// decides, if it can be read.
 fn why_not_loaded(source: libbpf_rs::Error, kernel_types: &[u8]) -> ObserverError {
-    // A name in BTF is a string between two zeroes.
+    // A name in BTF is a string between two zero bytes.
     let has = |name: &str| {
         let name = format!("\0{name}\0");
         kernel_types.windows(name.len()).any(|window| window == name.as_bytes())
@@ -30,7 +30,7 @@ fn why_not_loaded(source: libbpf_rs::Error, kernel_types: &[u8]) -> ObserverErro
     }
 }
 
-/// Has the kernel take the program.
+/// Loads the program.
 pub(super) fn load(storage: &mut Storage) -> Result<SpinsSkel<'_>, ObserverError> {
     check_bpf()?;
     let open = SpinsSkelBuilder::default().open(storage.object());
@@ -54,7 +54,7 @@ impl<'obj> Probe<'obj> {
         Ok(Self { skel, guest })
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub(super) fn read(&self, tsc_hz: Option<f64>) -> Result<Waits, ObserverError> {
         let read = |source| ObserverError::Bpf { action: "read the counters of", source };
         let mut locks = Vec::new();
@@ -86,8 +86,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_without_the_tracepoints_is_told_from_one_that_refuses_the_program() {
-        // What libbpf 1.7 returns where an attach target is not in the kernel's BTF.
+    fn a_missing_tracepoint_differs_from_a_refused_program() {
+        // libbpf 1.7 returns this error if an attach target is not in the kernel's BTF.
         let why =
             |types: &[u8]| why_not_loaded(libbpf_rs::Error::from_raw_os_error(libc::ESRCH), types);
         let begin = b"\0btf_trace_contention_begin\0".as_slice();

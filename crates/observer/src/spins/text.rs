@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Lock waits for people: Friebel and Biemueller's histogram, and what its modes mean.
+//! Lock waits as text: Friebel and Biemueller's histogram, and the meaning of its modes.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use crate::output::missing;
 
 /// Peaks further apart than this, in powers of two, have different causes.
 const APART: usize = 4;
-/// A wait of this order, 2^18 ns (0.26 ms), is longer than any critical section: somebody did not
+/// A wait of this order, 2^18 ns (0.26 ms), is longer than any critical section: the holder did not
 /// run.
 const SCHEDULING_SLOT: usize = 18;
 
@@ -32,7 +32,7 @@ pub(super) fn render(waits: &Waits, all: bool) -> String {
         }
         text.push_str(&histogram(lock, waits.tsc_hz));
         let quantiles = [(0.5, "p50"), (0.99, "p99"), (0.999, "p99.9")];
-        // Of a handful of waits, one in a thousand is none.
+        // Among a few waits there is no quantile of a thousandth.
         let enough = |share: &f64| lock.count as f64 * (1.0 - share) >= 1.0;
         let quantiles =
             quantiles.iter().filter(|(share, _)| enough(share)).filter_map(|(share, name)| {
@@ -67,7 +67,7 @@ fn histogram(lock: &LockWaits, tsc_hz: Option<f64>) -> String {
             format!("{} -> {}", of(from), of(to))
         });
         let n = lock.hist.0[slot];
-        // A few that are a thousand times as long as the others are what this is about.
+        // A few waits that are a thousand times as long as the others must stay visible.
         let bar = "*".repeat((n * BAR / most).max(u64::from(n > 0)) as usize);
         let range = format!("{} -> {}", time(from), time(to));
         writeln!(text, "{range:>19} : {cycles:>13} : {n:<9}|{bar:<28}|")
@@ -76,7 +76,7 @@ fn histogram(lock: &LockWaits, tsc_hz: Option<f64>) -> String {
     text
 }
 
-/// Names each mode, and the second one for what it is.
+/// Names each mode, and the cause of the second one.
 fn modes(lock: &LockWaits, waits: &Waits) -> String {
     let modes = lock.hist.modes();
     let (Some(&first), Some(&last)) = (modes.first(), modes.last()) else { return String::new() };
@@ -88,11 +88,11 @@ fn modes(lock: &LockWaits, waits: &Waits) -> String {
     };
     let mut text = format!("first mode: around {}\n", around(first));
     if last >= first + APART && last >= SCHEDULING_SLOT {
-        // Everything from the foot of the second mountain on.
+        // All waits from the valley before the second mode on.
         let foot = (first..last).min_by_key(|slot| lock.hist.0[*slot]).unwrap_or(last);
         let beyond: u64 = lock.hist.0[foot..].iter().sum();
         let share = beyond as f64 / lock.count as f64 * 100.0;
-        // Where in its slot a wait lies is not known: in the middle, on average.
+        // The position of a wait in its slot is not known; on average it is the middle.
         let waited = |from: usize| {
             let slots = lock.hist.0.iter().enumerate().skip(from);
             slots.map(|(slot, n)| *n as f64 * (1u64 << slot) as f64).sum::<f64>()
@@ -112,7 +112,7 @@ fn modes(lock: &LockWaits, waits: &Waits) -> String {
     } else {
         writeln!(
             text,
-            "no second mode in {} waits: none as long as a scheduler takes a CPU away for",
+            "no second mode in {} waits: no wait is as long as a preemption",
             lock.count
         )
         .expect("strings take everything");
@@ -162,15 +162,15 @@ mod tests {
         assert!(text.contains("first mode: around 1.5us, 3.8K cycles"), "{text}");
         assert!(text.contains("second mode: around 6.3ms, 16M cycles, 2.9"), "{text}");
         assert!(text.contains(" % of waits\n  and some 99 % of the time waited;"), "{text}");
-        assert!(text.contains(": 9        |*   "), "few and long are seen: {text}");
+        assert!(text.contains(": 9        |*   "), "a few long waits are visible: {text}");
         assert!(text.contains("lock-holder preemption"), "{text}");
         assert!(!render(&waits(&shape, false), false).contains("hypervisor"));
         assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
     }
 
     #[test]
-    fn names_none_where_there_is_none() {
-        // Two peaks, but both are as long as critical sections are.
+    fn names_no_second_mode_without_one() {
+        // Two peaks, but both have the length of critical sections.
         for shape in [&[(9, 900), (10, 2000), (11, 400)][..], &[(6, 900), (8, 10), (12, 2000)]] {
             let text = render(&waits(shape, true), false);
             assert!(text.contains("no second mode"), "{text}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! `holdfast top`: the live screen. What it shows is [`view`]'s; what keys do is [`State`]'s.
+//! `holdfast top`: the live screen. [`view`] draws it, and [`State`] handles keys.
 
 mod state;
 mod view;
@@ -16,11 +16,10 @@ use crate::error::ObserverError;
 use crate::observer::{Observer, Options, Storage};
 use crate::stop;
 
-/// How often keys are looked for and VMs followed.
+/// Interval between polls of keys and VMs.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Shows the live screen until somebody quits. The terminal is given back as it was, also after a
-/// panic.
+/// Shows the live screen until the user quits. It restores the terminal, also after a panic.
 pub fn top(interval: Duration, frequency_hz: u32, btf: &[BtfFiles]) -> Result<(), ObserverError> {
     let terminal_error = |source| ObserverError::Io { action: "use the terminal", source };
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
@@ -34,8 +33,8 @@ pub fn top(interval: Duration, frequency_hz: u32, btf: &[BtfFiles]) -> Result<()
     with_terminal(|terminal| run(terminal, &mut observer, interval))
 }
 
-/// Gives the terminal to somebody, and takes it back as it was, also after a panic: the hook that
-/// does so is ratatui's.
+/// Lends the terminal to a function, and restores it, also after a panic, for which ratatui has a
+/// hook.
 fn with_terminal(
     show: impl FnOnce(&mut DefaultTerminal) -> Result<(), ObserverError>,
 ) -> Result<(), ObserverError> {
@@ -84,11 +83,11 @@ mod tests {
     use std::process::{Command, Stdio};
 
     const CHILD: &str = "HOLDFAST_TEST_TOP";
-    /// What a terminal is told when a program takes the screen, and when it gives it back.
+    /// Escape sequences that enter and leave the alternate screen.
     const TAKEN: &str = "\x1b[?1049h";
     const GIVEN_BACK: &str = "\x1b[?1049l";
 
-    /// Not a test of its own, but the process that the other starts.
+    /// Not a test of its own: the other test starts this process.
     #[test]
     #[ignore = "the other test starts it"]
     fn panics() {
@@ -105,7 +104,7 @@ mod tests {
              [ \"$before\" = \"$(stty -g)\" ] && echo terminal as before",
             exe.display()
         );
-        // It makes a terminal.
+        // script(1) makes a terminal.
         let output = Command::new("script")
             .args(["-qec", &session, "/dev/null"])
             .env(CHILD, "1")

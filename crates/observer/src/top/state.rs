@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the screen shows now, and what keys do to it.
+//! The state of the screen, and its changes by keys.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use ratatui::widgets::TableState;
 
 use crate::sample::{Counters, Sample, VmSample};
 
-/// What VMs, and the vCPUs of one, are sorted by; the next one with each press of `s`.
+/// The order of VMs, and of a VM's vCPUs; each press of `s` selects the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     /// Time that lock holders and next owners were kept off the CPU.
@@ -31,18 +31,18 @@ impl Order {
 }
 
 pub(super) struct State {
-    /// What came in the last interval; None before the first has passed.
+    /// Counters of the last interval; None before its end.
     pub(super) sample: Option<Sample>,
-    /// What came since the start, for histograms.
+    /// Counters since the start, for histograms.
     pub(super) total: Option<Sample>,
     pub(super) interval: Duration,
     pub(super) order: Order,
     pub(super) table: TableState,
-    /// Process of the VM that is looked into.
+    /// Process of the open VM.
     pub(super) inside: Option<u32>,
     /// Its vCPUs.
     pub(super) vcpus: TableState,
-    /// Rows that the table on the screen has room for.
+    /// Rows of the table that fit on the screen.
     pub(super) page: usize,
     pub(super) helps: bool,
     pub(super) paused: bool,
@@ -82,7 +82,7 @@ impl State {
         self.sample.as_ref().map_or(&[], |sample| &sample.vms)
     }
 
-    /// The VM that is looked into, if it is still there.
+    /// The open VM, if it still runs.
     pub(super) fn vm_inside(&self) -> Option<&VmSample> {
         let pid = self.inside?;
         self.vms().iter().find(|vm| vm.pid == pid)
@@ -92,7 +92,7 @@ impl State {
         self.vms().get(self.table.selected()?).map(|vm| vm.pid)
     }
 
-    /// Where the cursors are: a VM's process, and a vCPU's thread in the VM that is looked into.
+    /// Positions of the cursors: a VM's process, and a vCPU's thread in the open VM.
     fn selected(&self) -> (Option<u32>, Option<u32>) {
         let vcpu = self.vm_inside().and_then(|vm| vm.vcpus.get(self.vcpus.selected()?));
         (self.selected_pid(), vcpu.map(|vcpu| vcpu.tid))

@@ -16,7 +16,7 @@ use crate::output::count;
 use crate::report::shorten;
 use crate::sample::{Counters, VmSample};
 
-const HELP: &str = " Up Down j k   choose a VM, a vCPU       Enter  look into a VM
+const HELP: &str = " Up Down j k   choose a VM, a vCPU       Enter  open a VM
  PgUp PgDn     the same, by a screenful  s      sort by the next: LOST,
  Esc Left      back; Esc at the list:           preemptions, CPU
                quit                      p Space  pause        q  quit
@@ -38,7 +38,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State) {
             .areas(frame.area());
     frame.render_widget(headline(state), top);
     frame.render_widget(
-        Line::from(" q quit  Enter look into  Esc back  s sort  p pause  h help").dim(),
+        Line::from(" q quit  Enter open  Esc back  s sort  p pause  h help").dim(),
         bottom,
     );
     state.page = usize::from(body.height).saturating_sub(1);
@@ -97,14 +97,14 @@ fn headline(state: &State) -> Line<'static> {
     Line::from(text).style(Style::new().add_modifier(Modifier::REVERSED))
 }
 
-/// A table of VMs or vCPUs. Where there is no room for it, the last column is not there.
+/// A table of VMs or vCPUs. The last column is left out if there is no room for it.
 fn table(
     rows: Vec<Row<'static>>,
     width: u16,
     first: &'static str,
     last: &'static str,
 ) -> Table<'static> {
-    /// Of the numbers, and with what the others take at least.
+    /// Width of the numbers, and the least width with the other columns.
     const NUMBERS: [u16; 10] = [5, 6, 6, 6, 6, 5, 6, 5, 5, 6];
     const ROOMY: u16 = 95;
     let header = [
@@ -152,8 +152,8 @@ fn draw_vm(frame: &mut Frame<'_>, area: Rect, state: &mut State, vm: &VmSample) 
     let total = since_start.map(VmSample::total).unwrap_or_default();
     let absences = Absences::of(&total);
 
-    // The histogram gets what it needs, and the vCPUs the rest, but a third at least, if there are
-    // so many.
+    // The histogram gets the lines that it needs, and the vCPUs the rest, but at least a third if
+    // they need it.
     let room = area.height.saturating_sub(1);
     let needed = u16::try_from(absences.slots().len().max(1) + AROUND).unwrap_or(u16::MAX);
     let all = u16::try_from(vm.vcpus.len() + 1).unwrap_or(u16::MAX);
@@ -189,7 +189,7 @@ fn draw_vm(frame: &mut Frame<'_>, area: Rect, state: &mut State, vm: &VmSample) 
     frame.render_widget(Paragraph::new(counted + &text).block(block), histogram);
 }
 
-/// How long preempted Holders and Heads stayed off the CPU, side by side.
+/// Histograms of the off-CPU time of preempted Holders and Heads, side by side.
 struct Absences {
     holders: Histogram,
     heads: Histogram,
@@ -203,15 +203,15 @@ impl Absences {
         }
     }
 
-    /// From the first to the last that is not empty in one of them.
+    /// From the first to the last slot that is not empty in one of them.
     fn slots(&self) -> Range<usize> {
         let is_used = |slot: &usize| self.holders.0[*slot] + self.heads.0[*slot] > 0;
         let first = (0..NR_SLOTS).find(is_used);
         first.map_or(0..0, |first| first..(0..NR_SLOTS).rfind(is_used).map_or(first, |l| l + 1))
     }
 
-    /// In so many lines below a headline. Where there is no room for all, the shortest are one
-    /// line: long ones are what hurts.
+    /// The histograms in this many lines below a headline. If there is no room for all slots, the
+    /// shortest times share one line, because long ones matter more.
     fn render(&self, lines: usize) -> String {
         const BAR: u64 = 19;
         let slots = self.slots();
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn enter_looks_into_a_vm_and_escape_comes_back_before_it_quits() {
+    fn enter_opens_a_vm_and_escape_goes_back_before_it_quits() {
         let mut state = two_vms();
         press(&mut state, KeyCode::Down);
         press(&mut state, KeyCode::Enter);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_that_ends_while_it_is_looked_into_is_no_surprise() {
+    fn a_vm_that_ends_while_it_is_open_is_reported() {
         let mut state = two_vms();
         press(&mut state, KeyCode::Enter);
         let mut none = sample(9, 7, 0);
@@ -340,7 +340,7 @@ mod tests {
         assert!(screen(&mut state, 80).contains("has ended"));
     }
 
-    /// A VM of so many vCPUs, looked into: the higher its number, the more one loses.
+    /// An open VM of this many vCPUs. vCPUs of higher numbers lose more.
     fn inside_a_vm_of(vcpus: u32) -> State {
         let mut now = sample(2_000_000_000, 7, 30);
         now.vms[0].vcpus = (0..vcpus)
@@ -397,8 +397,7 @@ mod tests {
         for what in ["HOLDER preempted 1200 times", "HEAD preempted 1680 times", "WAIT%", "PLE"] {
             assert!(text.contains(what), "{what}: {text}");
         }
-        // The longest are there, and those for which there is no room are counted in the first
-        // line.
+        // The longest times have lines, and the first line counts those without a line.
         assert!(
             text.contains("8.4ms -> 17ms: 0        |                    120      |*"),
             "{text}"
