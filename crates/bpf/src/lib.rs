@@ -2,10 +2,10 @@
 //! Shared by Holdfast's BPF programs: the discovery of vCPUs and the headers that the scheduler and
 //! the observer compile against.
 //!
-//! [`Discovery`] finds every vCPU thread of the host, learns through `holdfast-guest` where its
-//! guest kernel keeps the words that tell its class, and keeps both up to date while VMs start,
-//! stop, reboot and plug CPUs. Its consumers load programs that share the map of
-//! [`Discovery::vcpus`] and read classes with `hf_read_class()` of `holdfast/vcpu.bpf.h`.
+//! [`Discovery`] finds every vCPU thread of the host, learns through `holdfast-guest` the addresses
+//! of the words that give its class, and keeps both up to date while VMs start, stop, reboot and
+//! plug CPUs. Its consumers load programs that share the map of [`Discovery::vcpus`] and read
+//! classes with `hf_read_class()` of `holdfast/vcpu.bpf.h`.
 
 mod discovery;
 mod error;

@@ -100,7 +100,7 @@ pub(crate) fn realtime(host: &Host) -> Check {
     if vms.is_empty() && unseen > 0 {
         return Check::skip(
             NAME,
-            format!("only root can tell whether {unseen} processes are VMs in a real-time class"),
+            format!("only root can see whether {unseen} processes are VMs in a real-time class"),
         );
     }
     if vms.is_empty() {

@@ -27,7 +27,7 @@ pub enum ReadError {
          meanwhile, and will be read again"
     )]
     BadRecord {
-        /// vCPU it belongs to.
+        /// The vCPU.
         vcpu: u32,
         /// Host address given.
         hva: Hva,

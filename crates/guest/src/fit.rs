@@ -30,7 +30,7 @@ pub enum Misfit {
     Unaligned {
         /// vCPU it was seen on.
         vcpu: u32,
-        /// Where the area would be.
+        /// Address of the area.
         base: Gpa,
     },
     /// The per-CPU area does not lie in the slot of the steal-time record.

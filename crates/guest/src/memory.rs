@@ -38,7 +38,7 @@ pub enum MemoryError {
     NotMapped {
         /// Process that was read.
         pid: u32,
-        /// Where the read began.
+        /// Start of the read.
         at: Hva,
         /// Length of the read.
         len: usize,

@@ -250,7 +250,7 @@ impl GuestMemory for ProcessMemory {
 /// Runs of resident pages, appended to the caller's list.
 struct Runs<'a> {
     out: &'a mut Vec<HvaRange>,
-    /// Where our own runs begin.
+    /// Index of the first run of this call.
     first: usize,
 }
 

@@ -13,7 +13,7 @@ use crate::{
 };
 
 const ELF_MAGIC: &[u8; 4] = b"\x7fELF";
-/// Most sections looked at; a vmlinux has about 50.
+/// Most sections read; a vmlinux has about 50.
 const SECTIONS_MAX: u16 = 4096;
 
 /// Reasons why a file gives no BTF of a guest kernel; each text is one line.
@@ -24,7 +24,7 @@ pub enum SourceError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the kernel answered.
+        /// The kernel's error.
         why: io::Error,
     },
     /// The directory has no files.

@@ -231,7 +231,7 @@ fn a_million_sections_with_one_name_of_megabytes_are_read_in_bounded_time() {
 }
 
 #[test]
-fn says_what_is_wrong_with_a_blob() {
+fn names_the_error_of_a_blob() {
     let parse = |blob: &[u8]| match Layout::from_btf(blob) {
         Err(LayoutError::Btf(error)) => error,
         other => panic!("{other:?}"),

@@ -219,8 +219,7 @@ fn histograms(vms: &[VmSample]) -> String {
             (&total.offcpu_hist[VcpuClass::Head], "next owners (LWP)"),
         ];
         for (histogram, what) in parts.into_iter().filter(|(histogram, _)| histogram.count() > 0) {
-            let _ =
-                writeln!(text, "\n{}: time off the CPU of preempted {what}", shorten(&vm.label()));
+            let _ = writeln!(text, "\n{}: off-CPU time of preempted {what}", shorten(&vm.label()));
             text.push_str(&histogram.render());
         }
     }

@@ -70,7 +70,7 @@ pub(crate) fn ignoring(command: &mut std::process::Command, ignored: &'static [l
     let before = || {
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
             let to = if ignored.contains(&signal) { libc::SIG_IGN } else { libc::SIG_DFL };
-            // SAFETY: async-signal-safe, and no handler of ours.
+            // SAFETY: async-signal-safe, and it installs no Rust handler.
             unsafe { libc::signal(signal, to) };
         }
         Ok(())

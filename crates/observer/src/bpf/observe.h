@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* What observe.bpf.c counts and reports. The includer provides the types and policy.h. */
+/* Counters and reports of observe.bpf.c. The includer provides the types and policy.h. */
 #ifndef __HOLDFAST_OBSERVE_H
 #define __HOLDFAST_OBSERVE_H
 
@@ -14,7 +14,7 @@ enum hf_absence {
 	HF_PREEMPTED = 1, /* its CPU was taken away */
 	HF_LOCK_HALT = 2, /* it halted in a lock's queue: a PV spinlock */
 	HF_SLEEPS = 3,	  /* it halted or waits for its VMM; noted for recordings only */
-	HF_YIELDED = 4,	  /* it gave its CPU to a sibling that KVM named */
+	HF_YIELDED = 4,	  /* it gave its CPU to the candidate of a directed yield */
 };
 
 struct hf_vcpu_stats {
@@ -39,27 +39,27 @@ struct hf_vcpu_stats {
 	u64 nr_yield_hypercalls; /* KVM_HC_SCHED_YIELD */
 	u64 nr_yields_tried;	 /* directed yields that KVM asked the scheduler for */
 	u64 nr_yields_done;
-	u64 yield_ns; /* time until it ran again after those */
+	u64 yield_ns; /* time until it ran again after these yields */
 
-	/* What the sampling clock found while the vCPU ran. */
+	/* Samples of the clock while the vCPU ran. */
 	u64 samples[HF_NR_CLASSES];
 	u64 samples_holder_off; /* queued, and a Holder or Irq of the VM is preempted */
 	u64 samples_head_off;	/* queued, no such Holder, and a Head of the VM is preempted */
 
 	/* State between hooks. */
-	u64 started; /* the thread's beginning: another one may have had its number */
+	u64 started; /* start of the thread: an earlier one may have had its number */
 	u64 out_at;
 	u32 absence; /* enum hf_absence */
 	u32 out_class;
 	u32 is_noted; /* in nr_off of its VM */
-	u32 resumed;  /* back from an absence that made siblings wait; they are to be looked at */
+	u32 resumed;  /* back from a protected absence: its siblings are to be sampled */
 	u32 epoch;    /* of the addresses in the map `siblings` */
 	u32 yielding; /* in yield_to() */
 };
 
-/* What siblings share. Keyed by struct kvm. */
+/* State that siblings share. Keyed by struct kvm. */
 struct hf_vm_state {
-	u64 nr_off[HF_NR_CLASSES]; /* vCPUs preempted now that siblings wait for */
+	u64 nr_off[HF_NR_CLASSES]; /* preempted vCPUs that siblings may wait for */
 	u64 nr_vcpus;		   /* highest index of a vCPU, plus one */
 };
 
@@ -68,16 +68,16 @@ struct hf_vcpu_key {
 	u64 vcpu_idx;
 };
 
-/* More siblings than these are not looked at when a Holder comes back. */
+/* At most this many siblings are sampled when a Holder comes back. */
 #define HF_MAX_SIBLINGS 64
 
 enum hf_note_kind {
 	HF_NOTE_ABSENCE = 1, /* [begin_ns, t_ns): off the CPU; what is enum hf_absence */
 	HF_NOTE_WAITING = 2, /* at the end of such an absence these siblings were queued */
-	HF_NOTE_SAMPLE = 3,  /* what the clock found; what: bit 0 a Holder is off, bit 1 a Head */
+	HF_NOTE_SAMPLE = 3,  /* a sample of the clock; what: bit 0 a Holder is off, bit 1 a Head */
 };
 
-/* For recordings: something that happened to a vCPU. */
+/* For recordings: an event of a vCPU. */
 struct hf_note {
 	u64 t_ns;
 	u64 begin_ns;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
-/* What spins.bpf.c counts. The includer provides the types. */
+/* Counters of spins.bpf.c. The includer provides the types. */
 #ifndef __HOLDFAST_SPINS_H
 #define __HOLDFAST_SPINS_H
 

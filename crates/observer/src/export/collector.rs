@@ -40,7 +40,7 @@ impl Collector {
     }
 
     /// Answers requests until the collector ends, and returns the way it ended. A page answers all
-    /// requests that came before it was begun, so many requests cost no more than one.
+    /// requests that arrived before it was begun, so any number of them costs no more than one.
     pub(super) async fn answer(&mut self, mut asked: mpsc::Receiver<Ask>) -> io::Error {
         loop {
             let ask = tokio::select! {

@@ -61,7 +61,7 @@ pub(super) fn render(recording: &Recording) -> String {
         {
             let histogram = &total.offcpu_hist[class];
             if histogram.count() > 0 {
-                let title = format!("{}: time off the CPU of preempted {what}", vm.label());
+                let title = format!("{}: off-CPU time of preempted {what}", vm.label());
                 page.push_str(&bars(&title, histogram, class));
             }
         }
@@ -136,12 +136,13 @@ fn table(vms: &[VmSample], seconds: f64) -> String {
             vm.vcpus.len(),
         );
     }
-    text + "</table></div><p class=\"legend\">CPU%: of one CPU. LHP%: of its CPU time, spent \
-            waiting for locks while a lock holder or next owner of the VM was preempted; an upper \
-            bound of what better scheduling wins back. WAIT%: waiting for locks, whatever the \
-            cause. PREEMP, HOLDER, HEAD: preemptions, those of lock holders, those of next owners. \
-            p99: 99 % of preempted holders were back within. LOST: time that vCPUs which held a \
-            lock, served an interrupt or were next in line were kept off the CPU.</p>"
+    text + "</table></div><p class=\"legend\">CPU%: percent of one CPU. LHP%: share of the VM's \
+            CPU time spent waiting for locks while a lock holder or next owner of the VM was \
+            preempted; better scheduling can win back this much at most. WAIT%: share spent \
+            waiting for any lock. PREEMP, HOLDER, HEAD: preemptions, those of lock holders, those \
+            of next owners. p99: 99th percentile of the off-CPU time of preempted holders. LOST: \
+            off-CPU time of preempted vCPUs that held a lock, served an interrupt or were next \
+            owners.</p>"
 }
 
 /// VMs and the start of the second in which their Holders, Irqs and Heads were off the CPU for
@@ -189,8 +190,8 @@ fn worst_second(recording: &Recording, vm: u32, from: i64) -> String {
         recording.about.vms.iter().find(|v| v.pid == vm).map_or(String::new(), |v| v.label());
     let mut text = format!(
         "<h2>Worst second of {}</h2><p>{:.3} s into the recording. Each mark under a lane is a \
-         moment at which it was found waiting for a lock; a red one, while a holder or next owner \
-         was preempted.</p><p class=\"legend\">{}</p>",
+         sample of the vCPU waiting for a lock; a red mark, while a holder or next owner was \
+         preempted.</p><p class=\"legend\">{}</p>",
         escape(&label),
         (from - recording.about.begin_ns) as f64 / 1e9,
         legend(),
@@ -199,7 +200,7 @@ fn worst_second(recording: &Recording, vm: u32, from: i64) -> String {
     if let Some((longest, from)) = worst_moment(recording, vm, from) {
         let _ = write!(
             text,
-            "<p>In large, from {:.3} s on: the longest absence in it, {} of vCPU {}.</p>",
+            "<p>Enlarged, from {:.3} s on: its longest absence, {} of vCPU {}.</p>",
             (from - recording.about.begin_ns) as f64 / 1e9,
             time((longest.end_ns - longest.begin_ns) as u64),
             longest.vcpu,

@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn reads_a_written_recording() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.parquet");
         let recording = recording();
