@@ -63,7 +63,7 @@ impl Searches {
         self.0.iter().filter(|search| search.is_late).count()
     }
 
-    /// Begins a search for the VM of this attempt.
+    /// Begins a search of the memory of this VM.
     pub(crate) fn begin(
         &mut self,
         (kvm, born, epoch, pid): (u64, u64, u32, u32),

@@ -208,7 +208,7 @@ impl<'obj> Observer<'obj> {
                 }
             }
         }
-        // Each sample sweeps, too.
+        // Only recordings sweep here; other outputs sweep with each sample.
         if self.ring.is_some() && self.swept_at.elapsed() > SWEEP_INTERVAL {
             let counted = self.counters()?;
             self.sweep(counted.keys());
