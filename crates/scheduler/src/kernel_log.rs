@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! What the kernel's log says of sched_ext, which is more than an error number.
+//! Lines of the kernel's log about sched_ext, which explain more than an error number.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -10,9 +10,9 @@ use holdfast_checks::steers;
 
 use crate::preflight::chain;
 
-/// What such lines begin with.
+/// Their prefix.
 const OF_SCHED_EXT: &str = "sched_ext: ";
-/// Lines that are quoted.
+/// Most lines that are quoted.
 const LINES: usize = 4;
 /// Longer than any record (`PRINTK_MESSAGE_MAX` of kernel/printk/internal.h).
 const RECORD: usize = 8192;
@@ -33,7 +33,7 @@ impl KernelLog {
         Self(open().ok())
     }
 
-    /// An error with what the kernel has said of it since.
+    /// An error with the lines that the kernel has logged since.
     pub(crate) fn quote(&self, error: Error) -> Error {
         let Some(log) = &self.0 else {
             return anyhow!("{}; `dmesg | grep sched_ext` may say why", chain(&error));
@@ -46,7 +46,7 @@ impl KernelLog {
     }
 }
 
-/// What is left of it of sched_ext, the first few lines.
+/// The next few lines about sched_ext.
 fn lines_of(mut log: impl Read) -> Vec<String> {
     let mut record = [0; RECORD];
     let mut lines = Vec::new();
@@ -54,7 +54,7 @@ fn lines_of(mut log: impl Read) -> Vec<String> {
         match log.read(&mut record) {
             Ok(0) => break,
             Ok(len) => lines.extend(line_of(&record[..len])),
-            // Some were overwritten before they were read; it goes on with those that were not.
+            // Some records were overwritten before they were read; reading goes on behind them.
             Err(error) if error.raw_os_error() == Some(libc::EPIPE) => {}
             Err(_) => break,
         }
@@ -63,8 +63,8 @@ fn lines_of(mut log: impl Read) -> Vec<String> {
     lines
 }
 
-/// What a record of /dev/kmsg says of sched_ext, if it is the kernel's own: `6,1234,56789,-;text`,
-/// and lines of other things below (Documentation/ABI/testing/dev-kmsg).
+/// The text of a record of /dev/kmsg about sched_ext, if it is the kernel's own:
+/// `6,1234,56789,-;text`, with lines of properties below (Documentation/ABI/testing/dev-kmsg).
 fn line_of(record: &[u8]) -> Option<String> {
     let record = String::from_utf8_lossy(record);
     let (prefix, text) = record.split_once(';')?;
@@ -80,12 +80,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_of_sched_ext_is_told_and_nothing_else() {
+    fn quotes_only_the_kernels_own_lines_about_sched_ext() {
         let record = "3,512,1234567,-;sched_ext: Not compatible with \"isolcpus=\" domain \
                       isolation\n SUBSYSTEM=x\n";
         let expected = "sched_ext: Not compatible with \"isolcpus=\" domain isolation";
         assert_eq!(line_of(record.as_bytes()).as_deref(), Some(expected));
-        // Of a program, of something else, and what is none.
+        // Lines of a program and of another subsystem, and no line.
         assert_eq!(line_of(b"11,513,1234568,-;sched_ext: all is well\n"), None);
         assert_eq!(line_of(b"6,514,1234569,-;e1000: link is up\n"), None);
         assert_eq!(line_of(b"x"), None);
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_says_where_more_is_known_if_the_log_cannot_be_read() {
+    fn error_points_to_dmesg_if_the_log_cannot_be_read() {
         let error = KernelLog(None).quote(anyhow!("x").context("y"));
         assert_eq!(chain(&error), "y: x; `dmesg | grep sched_ext` may say why");
     }

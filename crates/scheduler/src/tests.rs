@@ -34,9 +34,9 @@ fn checks_for_every_kernel_function_that_the_bpf_part_needs() {
     assert_eq!(needed, checked, "REQUIRED_KFUNCS of holdfast-checks lists these");
 }
 
-/// Opening an object needs nothing of the kernel.
+/// Opening an object works without the kernel.
 #[test]
-fn as_many_cgroups_are_checked_for_as_the_bpf_part_has_room_for() {
+fn checks_for_as_many_cgroups_as_the_bpf_part_has_room_for() {
     let mut object = MaybeUninit::uninit();
     let opened = BpfSkelBuilder::default().open(&mut object).unwrap();
     assert_eq!(u64::from(opened.maps.groups.max_entries()), MAX_CGROUPS);
@@ -58,12 +58,12 @@ fn reports_every_counter_of_the_bpf_part_once() {
 }
 
 #[test]
-fn btf_of_guests_is_read_before_anything_is_loaded() {
+fn reads_btf_of_guests_before_loading() {
     let kernel = concat!(env!("CARGO_MANIFEST_DIR"), "/../guest/tests/data/linux-7.2.btf");
     let parse = |args: &[&str]| Opts::try_parse_from([&["scx_holdfast"], args].concat());
     let opts = parse(&["--btf", kernel, "--btf", kernel]).unwrap();
     assert_eq!(opts.btf.len(), 2);
-    // Which is of this host.
+    // An option of libbpf about the BTF of this host.
     let opts = parse(&["--btf-custom-path", "/nonexistent"]).unwrap();
     assert!(opts.btf.is_empty());
     let error = parse(&["--btf", "/nonexistent"]).unwrap_err();
