@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 #
-# make demo   does the main job: builds Holdfast, boots a KVM host in a box, and shows what the stock
-#             scheduler and scx_holdfast make of an overcommitted host. Results go to results/demo/.
+# make demo   does the main job: builds Holdfast, boots a KVM host in a box, and shows what the
+#             stock scheduler and scx_holdfast make of an overcommitted host. Results go to
+#             results/demo/.
 # make test   runs every test: units, properties, BPF in the lab's kernel, a small lab experiment.
 # make build  builds everything into target/dist/.
 # make check  formatting, lints and pages.
@@ -46,12 +47,14 @@ build: deps
 	cargo build --release --locked -p holdfast-agent --target $(STATIC) $(AGENT_FLAGS) && \
 	$(MAKE) --no-print-directory -C workloads O=$(abspath target/workloads) && \
 	wait $$fetch
-	install -m755 target/release/holdfast target/release/scx_holdfast target/$(STATIC)/release/holdfast-agent $(DIST)/
+	install -m755 target/release/holdfast target/release/scx_holdfast \
+		target/$(STATIC)/release/holdfast-agent $(DIST)/
 	install -m755 target/workloads/workloads/* $(DIST)/workloads/
 
 test: build test-tools
-	@echo "== Units, properties, and the lab: BPF in its kernel, guests of three kernels, an experiment"
-	HOLDFAST_TOOLS=$(abspath $(TEST_TOOLS)) cargo test --release --locked --workspace --no-fail-fast -- --test-threads 2
+	@echo "== Units, properties, and the lab: BPF in its kernels, guests of each kernel"
+	HOLDFAST_TOOLS=$(abspath $(TEST_TOOLS)) \
+		cargo test --release --locked --workspace --no-fail-fast -- --test-threads 2
 	@echo "== A small experiment from end to end"
 	$(DIST)/holdfast lab run experiments/smoke.toml --check --out target/smoke
 	@echo "== Pages that are made of help texts"
@@ -63,9 +66,9 @@ test: build test-tools
 
 check: deps-check
 	cargo fmt --all --check
-	cargo clippy --locked --workspace --all-targets -- -D warnings
 	clang-format-19 --dry-run --Werror $(C_SOURCES)
-	scripts/check-docs
+	scripts/check-text
+	cargo clippy --release --locked --workspace --all-targets -- -D warnings
 
 fmt: deps-check
 	cargo fmt --all

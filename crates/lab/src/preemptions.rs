@@ -94,7 +94,9 @@ mod tests {
     use super::*;
 
     fn line(holder: u64, lost: u64, readable: bool) -> Value {
-        let zero = json!({"preemptible": 0, "holder": holder, "irq": 0, "waiter": 0, "head": 0, "unknown": 1});
+        let zero = json!({
+            "preemptible": 0, "holder": holder, "irq": 0, "waiter": 0, "head": 0, "unknown": 1
+        });
         json!({
             "schema": "holdfast.preemptions/1", "t_ns": 1, "lost_events": lost,
             "vms": [{"pid": 7, "vcpus": [{

@@ -121,8 +121,8 @@ fn vcpus_by_process(proc: &Path) -> BTreeMap<u32, BTreeSet<u32>> {
     processes
 }
 
-/// A VM none of whose vCPUs ran. A file is named by the id that the VMM chose, in the order of which
-/// VMMs make vCPUs: the rank of an id is the vCPU's index.
+/// A VM none of whose vCPUs ran. The ids are the VMM's choice. VMMs make vCPUs in the order of
+/// their ids, so that the rank of an id is the vCPU's index.
 fn at_rest(pid: u32, ids: &BTreeSet<u32>) -> VmInfo {
     let of = |vcpu| VcpuInfo { vcpu, tid: None, steal_time_gpa: None, words: BTreeMap::new() };
     VmInfo {
