@@ -132,8 +132,8 @@ struct pending_yield {
 };
 
 /*
- * The state of one slice. begin_slice() clears all of it, for the next task in running() and for
- * the same task in renew_slice(). After the slice stopping() and enqueue() of the task still read
+ * The state of one slice. begin_run() clears all of it for the next task, renew_slice() for the
+ * same one. After the slice stopping() and enqueue() of the task still read
  * @after_kick and @preempting; @probe and @yield end before that.
  */
 struct slice_ctx {
