@@ -38,7 +38,7 @@ impl DiscoveryError {
     pub(crate) fn bpf(action: &'static str, source: libbpf_rs::Error) -> Self {
         let hint = if is_eperm(&source) {
             ": a filter of system calls (a container's?), a security module or lockdown refuses it \
-             (`holdfast doctor` says which)"
+             (`holdfast doctor` may tell)"
         } else {
             "; `holdfast doctor` says why"
         };

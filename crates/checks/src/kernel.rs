@@ -219,7 +219,8 @@ pub(crate) fn lockdown(host: &Host) -> Check {
     let Some(modes) = host.read("/sys/kernel/security/lockdown") else {
         return Check::skip(
             NAME,
-            "not known: there is no /sys/kernel/security/lockdown (is securityfs mounted there?)",
+            "not known: there is no /sys/kernel/security/lockdown (mount -t securityfs none \
+             /sys/kernel/security shows it, if the kernel has it)",
         );
     };
     if modes.contains("[confidentiality]") {

@@ -51,7 +51,7 @@ pub(crate) fn module(host: &Host) -> Check {
         Some(vendor) => Check::ok(NAME, format!("{vendor}, and its types are in {path}")),
         None => Check::warn(
             NAME,
-            "neither kvm_intel nor kvm_amd is loaded: there is no VM to observe",
+            "neither kvm_intel nor kvm_amd is loaded: no VM of theirs can run",
             "modprobe kvm_intel or kvm_amd (is virtualisation enabled in the firmware?)",
         ),
     }
@@ -169,8 +169,8 @@ pub(crate) fn pause_exits(host: &Host) -> Check {
         let has_them = cpuinfo.is_none_or(|text| text.split_ascii_whitespace().any(|f| f == flag));
         let advice = if has_them {
             format!(
-                "guests with paravirtual spinlocks need none; else reload {module} with {first} at \
-                 its default"
+                "guests with paravirtual spinlocks need no pause exits; for others, end all VMs \
+                 and load {module} without {first}=0"
             )
         } else {
             "have guests use paravirtual spinlocks (no nopvspin): this processor has no pause \

@@ -29,9 +29,10 @@ pub(crate) enum Command {
     ///
     /// Boots a stock Linux kernel as a KVM host, emulated where this machine has no usable KVM.
     /// Starts unmodified guests in it and measures each case under each contender in short,
-    /// alternating windows. Without --here nothing on this machine is installed or changed. Ctrl-C
-    /// ends the run in order: the windows measured so far are kept, and the result is marked
-    /// partial. The same command then continues the run.
+    /// alternating windows. Without --here nothing on this machine is installed or changed, but for
+    /// the cache ~/.cache/holdfast, which takes some GB. Ctrl-C ends the run in order: the windows
+    /// measured so far are kept, and the result is marked partial. The same command then continues
+    /// the run.
     Run(RunArgs),
     /// Shows a result again.
     Report(ReportArgs),

@@ -44,7 +44,7 @@ fn wrong_usage(error: impl Into<anyhow::Error>) -> anyhow::Error {
 ///
 /// Exit codes: 0 done, 1 failed, 2 wrong usage, 77 skipped because this machine, or the rights of
 /// this process, do not allow it. Wrong usage is an option, value, experiment or case that does not
-/// exist or is not possible. A file that cannot be read is a failure.
+/// exist or is not possible. A recording or result that cannot be read is a failure.
 #[derive(Debug, Parser)]
 #[command(version, propagate_version = true, max_term_width = 100)]
 struct Cli {

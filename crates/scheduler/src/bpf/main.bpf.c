@@ -3,7 +3,7 @@
  * scx_holdfast: a scheduler for KVM hosts that avoids lock-holder preemption.
  *
  * The base is a plain weighted virtual time scheduler with one DSQ per last level cache. On it sit
- * the decisions of holdfast/policy.h, made where a vCPU would stop running:
+ * the decisions of holdfast/policy.h (crates/policy/include), made where a vCPU would stop running:
  *
  *  - dispatch() reads the class of the vCPU at the end of its slice. A vCPU that holds a lock runs
  *    on in short steps (grace), each bounded by a pinned timer that probes it again.

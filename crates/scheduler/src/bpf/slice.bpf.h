@@ -2,7 +2,8 @@
 /*
  * The life of a slice. Interface: begin_run(), tick_alone() and end_slice().
  *
- * A pending yield comes first at the end of a slice. Without one the end is decided, and applied
+ * A starving task comes before all of this: run_starving(), called by dispatch(). Then a
+ * pending yield comes first at the end of a slice. Without one the end is decided, and applied
  * then: a task has another slice if no task that waits is further behind; a protected vCPU has
  * grace; a vCPU that waits for a blocker gives it its CPU; any other task stops.
  */

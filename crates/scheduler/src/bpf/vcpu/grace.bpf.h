@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * Grace: whether a vCPU runs on at the end of its slice. The rule is hf_grace_decide() in
- * holdfast/grace.h. Interface: decide_grace(), then extend() if it says so.
+ * holdfast/grace.h (crates/policy/include). Interface: decide_grace(), then extend() if it says so.
  */
 #ifndef __SCX_HOLDFAST_GRACE_BPF_H
 #define __SCX_HOLDFAST_GRACE_BPF_H
