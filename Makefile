@@ -26,7 +26,7 @@ SHARED  := $(DESTDIR)$(PREFIX)/share/holdfast
 LAB     := $(DESTDIR)$(PREFIX)/lib/holdfast
 UNITDIR := $(DESTDIR)$(PREFIX)/lib/systemd/system
 
-.PHONY: all build demo test check fmt deps deps-check test-tools clean install uninstall
+.PHONY: all build demo test check fmt deps deps-check test-tools clean check-paths install uninstall
 all: build
 
 demo: build
@@ -84,11 +84,23 @@ test-tools:
 deps-check: deps
 	@scripts/install-packages $(FMT_PACKAGES)
 
+# What follows uses PREFIX and DESTDIR without quotes.
+check-paths: export PATHS = $(DESTDIR)$(PREFIX)
+check-paths: export ABSOLUTE = $(PREFIX)
+check-paths:
+	@case "$$ABSOLUTE" in /*) ;; *) echo "make: PREFIX must be an absolute path" >&2; exit 2;; esac
+	@case "$$PATHS" in \
+	*[!A-Za-z0-9/._+~-]*) \
+		echo "make: PREFIX and DESTDIR may have letters, digits and /._+~- only" >&2; exit 2;; \
+	esac
+
 # Builds nothing: root may have no toolchain. The lab has its programs in one directory, as DIST is;
 # two of them are links.
-install:
-	@test -x $(DIST)/holdfast-agent || \
-		{ echo "make install: nothing is built; run make build first" >&2; exit 1; }
+install: check-paths
+	@for program in holdfast scx_holdfast holdfast-agent; do \
+		test -x $(DIST)/$$program || \
+			{ echo "make install: run make build first: no $(DIST)/$$program" >&2; exit 1; }; \
+	done
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/sbin $(LAB)/workloads $(UNITDIR) $(SHARED)
 	install -m755 $(DIST)/holdfast $(DESTDIR)$(PREFIX)/bin/
 	install -m755 $(DIST)/scx_holdfast $(DESTDIR)$(PREFIX)/sbin/
@@ -103,7 +115,7 @@ install:
 		$(SHARED)/
 	chmod -R a+rX $(SHARED)
 
-uninstall:
+uninstall: check-paths
 	rm -rf $(LAB) $(SHARED)
 	rm -f $(DESTDIR)$(PREFIX)/bin/holdfast $(DESTDIR)$(PREFIX)/sbin/scx_holdfast
 	rm -f $(UNITS:%=$(UNITDIR)/%)

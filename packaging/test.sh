@@ -52,6 +52,15 @@ cmp packaging/systemd/scx_holdfast.service "$lib/systemd/system/scx_holdfast.ser
 [ "$(readlink "$lib/holdfast/holdfast")" = ../../bin/holdfast ] ||
 	fail "the lab's holdfast is not that of DESTDIR"
 
+# A path is refused before anything is removed or made.
+mkdir "$scratch/my"
+for path in "$scratch/my apps" "$scratch/a;b" "$scratch/R&D" relative; do
+	for goal in install uninstall; do
+		! make -s $goal PREFIX="$path" >>"$scratch/log" 2>&1 || fail "make $goal took PREFIX=$path"
+	done
+done
+[ -d "$scratch/my" ] || fail "make uninstall removed another directory"
+
 make -s uninstall PREFIX="$prefix"
 make -s uninstall PREFIX=/usr DESTDIR="$scratch/package"
 left=$(find "$prefix" "$scratch/package" -not -type d)

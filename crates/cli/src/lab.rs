@@ -378,8 +378,12 @@ fn ensure_no_measurement(page: &Path, result: &Path) -> anyhow::Result<()> {
     };
     let dir = if result.is_dir() { result } else { result.parent().unwrap_or(result) };
     let beside = ["result.json", "samples.jsonl", "unfinished.json"].map(|name| dir.join(name));
+    let is_kept = page.file_name().is_some_and(|name| {
+        let name = name.to_string_lossy();
+        name.starts_with("previous") && name.ends_with(".json")
+    });
     anyhow::ensure!(
-        !is_page(result) && !beside.iter().any(|file| is_page(file)),
+        !is_page(result) && !is_kept && !beside.iter().any(|file| is_page(file)),
         "cannot write the page to {}: that is the measurement; name another file",
         page.display()
     );

@@ -3,7 +3,7 @@
 
 use std::{
     fs::{self, File},
-    io::{self, Read, Seek, SeekFrom},
+    io::{self, ErrorKind, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
 };
 
@@ -16,11 +16,16 @@ const ELF_MAGIC: &[u8; 4] = b"\x7fELF";
 /// Most sections read; a vmlinux has about 50.
 const SECTIONS_MAX: u16 = 4096;
 
+/// A path as text that does not steer a terminal: names of files are their owners' choice.
+fn shown(path: &Path) -> String {
+    path.to_string_lossy().escape_debug().to_string()
+}
+
 /// Reasons why a file gives no BTF of a guest kernel; each text is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// The file cannot be read.
-    #[error("cannot read {path}: {why}")]
+    #[error("cannot read {}: {why}", shown(path))]
     Read {
         /// The file.
         path: PathBuf,
@@ -29,8 +34,9 @@ pub enum SourceError {
     },
     /// The directory has no files.
     #[error(
-        "{path} is a directory without files: put copies of the guests' /sys/kernel/btf/vmlinux \
-         there, under any names"
+        "{} is a directory without files: put copies of the guests' /sys/kernel/btf/vmlinux \
+         there, under any names",
+        shown(path)
     )]
     Empty {
         /// The directory.
@@ -38,9 +44,10 @@ pub enum SourceError {
     },
     /// The file is neither raw BTF nor an ELF file.
     #[error(
-        "{path} is neither raw BTF nor an ELF file: give a copy of the guest's \
+        "{} is neither raw BTF nor an ELF file: give a copy of the guest's \
          /sys/kernel/btf/vmlinux, or its vmlinux (scripts/extract-vmlinux in the sources of Linux \
-         makes one of a vmlinuz)"
+         makes one of a vmlinuz)",
+        shown(path)
     )]
     Kind {
         /// The file.
@@ -48,8 +55,9 @@ pub enum SourceError {
     },
     /// The file is an ELF file without BTF.
     #[error(
-        "{path} has no .BTF section of a sane size: not a kernel with CONFIG_DEBUG_INFO_BTF; give \
-         a copy of the guest's /sys/kernel/btf/vmlinux"
+        "{} has no .BTF section of a sane size: not a kernel with CONFIG_DEBUG_INFO_BTF; give \
+         a copy of the guest's /sys/kernel/btf/vmlinux",
+        shown(path)
     )]
     NoSection {
         /// The file.
@@ -57,8 +65,9 @@ pub enum SourceError {
     },
     /// The BTF has no layout of a guest kernel.
     #[error(
-        "{path}: {why}; give BTF of a kernel that guests run, such as a copy of a guest's \
-         /sys/kernel/btf/vmlinux"
+        "{}: {why}; give BTF of a kernel that guests run, such as a copy of a guest's \
+         /sys/kernel/btf/vmlinux",
+        shown(path)
     )]
     Layout {
         /// The file.
@@ -130,7 +139,8 @@ pub fn load(path: &Path) -> Result<Vec<u8>, SourceError> {
     }
     let section = match btf_section(&mut file) {
         Ok(section) => section,
-        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => None,
+        // Tables beyond the end of the file, or of what a file can have.
+        Err(e) if matches!(e.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidInput) => None,
         Err(e) => return Err(read_error(e)),
     };
     let Some((at, len)) = section.filter(|(_, len)| (1..=BLOB_MAX).contains(len)) else {
@@ -168,7 +178,7 @@ fn btf_section(file: &mut File) -> io::Result<Option<(u64, u64)>> {
             }
             Ok(_) => {}
             // The name may be shorter, at the very end of the file.
-            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {}
+            Err(e) if e.kind() == ErrorKind::UnexpectedEof => {}
             Err(e) => return Err(e),
         }
     }

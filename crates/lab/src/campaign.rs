@@ -175,20 +175,24 @@ impl Campaign {
         twice.map_or(Ok(()), |name| Err(CampaignError::Namesakes(name.into())))
     }
 
-    /// Keeps another run's result under another name if it is complete: this run may be stopped
-    /// early.
+    /// Keeps another run's result under another name if it is complete, or cannot be read by this
+    /// version: this run may be stopped early.
     fn keep_earlier(&self, ours: &RunResult, result: &Path, report: &Path, progress: &Progress) {
         let is_of_another = |r: &RunResult| r.provenance.date != ours.provenance.date;
-        let Ok(earlier) = RunResult::read(result) else { return };
-        if earlier.partial || !is_of_another(&earlier) {
-            return;
-        }
-        let kept = self.out.join("previous.json");
+        let date = match RunResult::read(result) {
+            Ok(earlier) if earlier.partial || !is_of_another(&earlier) => return,
+            Ok(earlier) => format!("the result of {}", earlier.provenance.date),
+            Err(_) if result.is_file() => "a result that this version cannot read".into(),
+            Err(_) => return,
+        };
+        let names = (1..).map(|n| if n == 1 { "previous".into() } else { format!("previous-{n}") });
+        let mut free = names.filter(|name| !self.out.join(format!("{name}.json")).exists());
+        let name: String = free.next().expect("there are endless names");
+        let kept = self.out.join(format!("{name}.json"));
         if std::fs::rename(result, &kept).is_ok() {
             // A page can be made again.
-            let _ = std::fs::rename(report, self.out.join("previous.html"));
-            let (date, kept) = (&earlier.provenance.date, kept.display());
-            progress.note(&format!("the result of {date} is {kept} now"));
+            let _ = std::fs::rename(report, self.out.join(format!("{name}.html")));
+            progress.note(&format!("{date} is {} now", kept.display()));
         }
     }
 

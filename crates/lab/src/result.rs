@@ -16,7 +16,7 @@ use crate::sample::Sample;
 use crate::stats::{self, Estimate, Settings};
 
 /// Schema tag of the results this version writes, and the only one it reads.
-pub const SCHEMA: &str = "holdfast.result/1";
+pub const SCHEMA: &str = "holdfast.result/2";
 
 /// Larger figures are not measurements.
 const LARGEST: f64 = 1e18;

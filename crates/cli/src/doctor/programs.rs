@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Checks whether the kernel's verifier accepts the BPF programs.
 
+use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use holdfast_checks::{
     Check, DISCOVERY_PROGRAMS, OBSERVER_PROGRAMS, Report, SCHEDULER_PROGRAMS, SPINS_PROGRAMS,
@@ -15,6 +18,10 @@ const SCHEDULER: &str = "scx_holdfast";
 /// Last lines shown of the output of a program that failed, and characters of each.
 const LINES: usize = 4;
 const LINE_LEN: usize = 600;
+/// Bytes of its output that are kept.
+const MESSAGES_MAX: usize = 64 << 10;
+/// Longest that loading the scheduler may take; an emulated host takes tens of seconds.
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// Tries each program whose prerequisites have passed.
 pub(super) fn try_all(report: &mut Report) {
@@ -75,7 +82,7 @@ fn scheduler(program: Option<PathBuf>) -> Check {
             format!("not tried: {SCHEDULER} is neither beside this program nor in PATH"),
         );
     };
-    let output = Command::new(&program).arg("--check").stdin(Stdio::null()).output();
+    let output = output_of(Command::new(&program).arg("--check"));
     let (said, advice) = match output {
         Ok(output) if output.status.success() => {
             return Check::ok(NAME, format!("the kernel accepts those of {}", program.display()));
@@ -91,9 +98,37 @@ fn scheduler(program: Option<PathBuf>) -> Check {
                 program.display()
             ),
         ),
-        Err(error) => (format!("cannot be started: {error}"), "install it again".to_owned()),
+        Err(error) => (format!("does not run: {error}"), "install it again".to_owned()),
     };
     Check::fail(NAME, format!("{} --check: {said}", program.display()), advice)
+}
+
+/// Runs a program to its end, for `LIMIT` at most, and keeps the end of its messages.
+fn output_of(command: &mut Command) -> io::Result<Output> {
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let mut messages = child.stderr.take().expect("it is piped");
+    let reader = thread::spawn(move || {
+        let (mut kept, mut part) = (Vec::new(), [0; 4096]);
+        while let Ok(len @ 1..) = messages.read(&mut part) {
+            kept.extend_from_slice(&part[..len]);
+            kept.drain(..kept.len().saturating_sub(MESSAGES_MAX));
+        }
+        kept
+    });
+    let deadline = Instant::now() + LIMIT;
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break status,
+            None if Instant::now() < deadline => thread::sleep(Duration::from_millis(20)),
+            None => {
+                child.kill()?;
+                child.wait()?;
+                return Err(io::Error::other(format!("not within {} s", LIMIT.as_secs())));
+            }
+        }
+    };
+    Ok(Output { status, stdout: Vec::new(), stderr: reader.join().unwrap_or_default() })
 }
 
 fn last_lines(stderr: &[u8]) -> String {
@@ -108,7 +143,8 @@ fn last_lines(stderr: &[u8]) -> String {
 fn find(name: &str) -> Option<PathBuf> {
     let own = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.to_owned()));
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let directories = own.into_iter().chain(std::env::split_paths(&path));
+    let named = std::env::split_paths(&path).filter(|directory| directory.is_absolute());
+    let directories = own.into_iter().chain(named);
     directories.map(|directory| directory.join(name)).find(|program| is_executable(program))
 }
 

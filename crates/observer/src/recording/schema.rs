@@ -2,7 +2,7 @@
 //! The columns of a recording, defined once for writing and reading.
 
 /// Schema tag, and the key of the file's metadata.
-pub(super) const SCHEMA: &str = "holdfast.recording/2";
+pub(super) const SCHEMA: &str = "holdfast.recording/3";
 pub(super) const KEY: &str = "holdfast.recording";
 
 /// The columns, in this order. Times are nanoseconds since 1970 in a plain integer, because some
