@@ -442,7 +442,9 @@ mod tests {
                 ReportArgs { result: result.clone(), verbose: false, html, markdown, check: false };
             report(&args).unwrap_err().to_string()
         };
-        assert!(refused(None, Some("result.json")).contains("that is the measurement"));
+        for measurement in ["result.json", "previous.json", "previous-2.json"] {
+            assert!(refused(None, Some(measurement)).contains("that is the measurement"));
+        }
         assert!(refused(Some("page"), Some("page")).contains("both pages"));
         assert_eq!(fs::read_to_string(&result).unwrap(), "what was measured");
     }

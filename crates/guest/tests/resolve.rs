@@ -311,6 +311,8 @@ fn unusable_files_are_errors_with_advice() {
         }
     }
     fs::remove_file(&path).unwrap();
+    let said = BtfFiles::load("/none/\u{1b}[31m").unwrap_err().to_string();
+    assert!(said.contains("/none/\\u{1b}[31m") && !said.contains('\u{1b}'), "{said}");
     let said = BtfFiles::load(dir.path()).unwrap_err().to_string();
     assert!(said.contains("a directory without files") && said.contains(COPY), "{said}");
     let said = BtfFiles::load(&path).unwrap_err().to_string();

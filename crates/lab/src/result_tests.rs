@@ -54,7 +54,7 @@ fn the_schema_refuses_what_is_no_result() {
         assert_ne!(result, good);
         !errors(&schema(), &result).is_empty()
     };
-    assert!(broken(|r| r["schema"] = json!("holdfast.result/2")));
+    assert!(broken(|r| r["schema"] = json!("holdfast.result/1")));
     assert!(broken(|r| r["comparisons"][0]["ratio"] = json!("1.2")));
     assert!(broken(|r| drop(r["comparisons"][0].as_object_mut().unwrap().remove("p"))));
     assert!(broken(|r| drop(r["provenance"].as_object_mut().unwrap().remove("accelerator"))));

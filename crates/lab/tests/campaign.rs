@@ -45,6 +45,13 @@ fn leaves_a_result_when_whole_and_when_interrupted() {
     assert_eq!(RunResult::read(&another.result_path).unwrap(), another.result);
     assert_eq!(RunResult::read(&campaign.out.join("previous.json")).unwrap(), whole.result);
 
+    // A version that reads no such results keeps them all the same.
+    std::fs::write(&another.result_path, "{\"schema\": \"holdfast.result/1\"}").unwrap();
+    campaign.run_on(&local::boot, &Progress::silent()).unwrap();
+    let kept = std::fs::read_to_string(campaign.out.join("previous-2.json")).unwrap();
+    assert!(kept.contains("holdfast.result/1"));
+    assert_eq!(RunResult::read(&campaign.out.join("previous.json")).unwrap(), whole.result);
+
     campaign.out = dir.path().join("full");
     let in_the_way = campaign.out.join("result.json.new");
     std::fs::create_dir_all(&in_the_way).unwrap();
