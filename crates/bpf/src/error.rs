@@ -46,10 +46,14 @@ impl DiscoveryError {
     }
 }
 
-/// The verifier rejects programs with EACCES, which has the same kind in libbpf-rs. Only the text
-/// has the number.
+/// Does an error of libbpf, as text, have this number? libbpf-rs gives no other access to it, and
+/// has one kind of error for EPERM and for EACCES, with which the verifier rejects programs.
+pub fn has_errno(text: &str, errno: i32) -> bool {
+    text.contains(&format!("(os error {errno})"))
+}
+
 fn is_eperm(error: &libbpf_rs::Error) -> bool {
-    format!("{error:#}").contains("(os error 1)")
+    has_errno(&format!("{error:#}"), libc::EPERM)
 }
 
 #[cfg(test)]

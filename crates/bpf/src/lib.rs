@@ -15,7 +15,7 @@ mod skel;
 mod vm;
 
 pub use discovery::Discovery;
-pub use error::DiscoveryError;
+pub use error::{DiscoveryError, has_errno};
 pub use holdfast_guest::BtfFiles;
 pub use libbpf_log::with_last_words;
 pub use vm::{Vcpu, Vm, VmState};

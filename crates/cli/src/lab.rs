@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
-use holdfast_lab::campaign::{Campaign, Finished};
+use holdfast_lab::campaign::{Campaign, Finished, is_kept_result};
 use holdfast_lab::experiment::{Experiment, ExperimentError};
 use holdfast_lab::machine::{Accel, cpus_here};
 use holdfast_lab::packages::Kernel;
@@ -378,10 +378,7 @@ fn ensure_no_measurement(page: &Path, result: &Path) -> anyhow::Result<()> {
     };
     let dir = if result.is_dir() { result } else { result.parent().unwrap_or(result) };
     let beside = ["result.json", "samples.jsonl", "unfinished.json"].map(|name| dir.join(name));
-    let is_kept = page.file_name().is_some_and(|name| {
-        let name = name.to_string_lossy();
-        name.starts_with("previous") && name.ends_with(".json")
-    });
+    let is_kept = page.file_name().is_some_and(|name| is_kept_result(&name.to_string_lossy()));
     anyhow::ensure!(
         !is_page(result) && !is_kept && !beside.iter().any(|file| is_page(file)),
         "cannot write the page to {}: that is the measurement; name another file",

@@ -114,7 +114,7 @@ impl BtfFiles {
         Ok(Self { path, kernels })
     }
 
-    /// The kernels.
+    /// The file or directory.
     pub fn path(&self) -> &Path {
         &self.path
     }

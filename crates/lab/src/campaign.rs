@@ -18,6 +18,14 @@ use crate::runner::{self, Boot, Host, LabHost, Measured, Options, Part, Place};
 use crate::sample::Sample;
 use crate::stats::Settings;
 
+/// Names of the results of earlier runs begin with this.
+const KEPT: &str = "previous";
+
+/// Is this the name of a kept result of an earlier run?
+pub fn is_kept_result(name: &str) -> bool {
+    name.starts_with(KEPT) && name.ends_with(".json")
+}
+
 /// A run of one or more experiments.
 #[derive(Clone, Debug)]
 pub struct Campaign {
@@ -185,7 +193,7 @@ impl Campaign {
             Err(_) if result.is_file() => "a result that this version cannot read".into(),
             Err(_) => return,
         };
-        let names = (1..).map(|n| if n == 1 { "previous".into() } else { format!("previous-{n}") });
+        let names = (1..).map(|n| if n == 1 { KEPT.into() } else { format!("{KEPT}-{n}") });
         let mut free = names.filter(|name| !self.out.join(format!("{name}.json")).exists());
         let name: String = free.next().expect("there are endless names");
         let kept = self.out.join(format!("{name}.json"));

@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::fmt;
 
+use holdfast_bpf::has_errno;
 use holdfast_checks::{Check, Host, Purpose, Verdict, before_loading};
 use log::warn;
 
@@ -44,22 +45,20 @@ const ATTACHING: &str = "Failed to attach struct_ops";
 /// Message of `scx_ops_open!` before it asks the kernel.
 const RUNNING: &str = "another sched_ext scheduler is already running";
 
-/// Adds advice to an error of libbpf, where it is known. Matches the error number in the text, as
-/// libbpf-rs gives no access to it. Its kind of error for EPERM is the same as for EACCES, with
-/// which the verifier rejects programs.
+/// Adds advice to an error of libbpf, where it is known.
 pub(crate) fn explain(error: anyhow::Error) -> anyhow::Error {
     if error.is::<Refusal>() {
         return error;
     }
     let text = chain(&error);
-    if text.contains("(os error 1)") {
+    if has_errno(&text, libc::EPERM) {
         return Refusal(format!(
             "not loaded: {text}. To do: run it on the host itself, outside of containers: a \
              filter of system calls or a security module forbids what its capabilities allow."
         ))
         .into();
     }
-    if text.contains("(os error 16)") && text.contains(ATTACHING) || text.contains(RUNNING) {
+    if has_errno(&text, libc::EBUSY) && text.contains(ATTACHING) || text.contains(RUNNING) {
         return Refusal(format!(
             "not loaded: {text}. To do: another sched_ext scheduler has come in between; end it \
              first."
