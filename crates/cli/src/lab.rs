@@ -12,14 +12,15 @@ use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
 use holdfast_lab::campaign::{Campaign, Finished, is_kept_result};
 use holdfast_lab::experiment::{Experiment, ExperimentError};
-use holdfast_lab::machine::{Accel, cpus_here};
-use holdfast_lab::packages::Kernel;
-use holdfast_lab::progress::Progress;
 use holdfast_lab::report::{html, markdown, terminal};
 use holdfast_lab::result::RunResult;
 use holdfast_lab::runner::{Options, Place, available_mib};
 use holdfast_lab::stats::Settings;
-use holdfast_lab::{analysis, builtin, fetch, images, interrupt};
+use holdfast_lab::{analysis, builtin};
+use holdfast_testbed::machine::{Accel, cpus_here};
+use holdfast_testbed::packages::Kernel;
+use holdfast_testbed::progress::Progress;
+use holdfast_testbed::{fetch, images, interrupt};
 
 use crate::{SKIPPED, complain, output_file, print, wrong_usage};
 

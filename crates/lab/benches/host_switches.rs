@@ -11,14 +11,11 @@
 use std::io::Write;
 
 use holdfast_agent::protocol::{Counters, Reply, Request};
-use holdfast_lab::machine::{Clock, Machine, MachineSpec};
-use holdfast_lab::progress::Progress;
 use holdfast_lab::stats::{self, Round, Settings};
+use holdfast_testbed::machine::{Clock, Machine, MachineSpec};
+use holdfast_testbed::progress::Progress;
 
-#[path = "../tests/lab/emulated/mod.rs"]
-mod emulated;
-
-use emulated::{end, end_scheduler, load_kvm, spec, start_scheduler};
+use holdfast_testbed::testing::{end, end_scheduler, load_kvm, spec, start_scheduler};
 
 const ROUNDS: usize = 10;
 const WARMUP_MS: u64 = 500;

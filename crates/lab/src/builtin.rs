@@ -67,9 +67,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::machine::Clock;
     use crate::resume::Done;
     use crate::runner::{self, Pace};
+    use holdfast_testbed::machine::Clock;
 
     /// On a machine with two CPUs, where two hosts that count their instructions measure together.
     fn total(experiments: &[Experiment]) -> Duration {

@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::analysis;
-use crate::error::{Error, Result};
 use crate::experiment::{self, Experiment};
-use crate::progress::Progress;
 use crate::report::html;
 use crate::result::{MachineFacts, Provenance, ResultError, RunResult};
 use crate::resume::{self, Done, Earlier, Unfinished};
 use crate::runner::{self, Boot, Host, LabHost, Measured, Options, Part, Place};
 use crate::sample::Sample;
 use crate::stats::Settings;
+use holdfast_testbed::progress::Progress;
+use holdfast_testbed::{Error, Result};
 
 /// Names of the results of earlier runs begin with this.
 const KEPT: &str = "previous";
@@ -434,8 +434,8 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::machine::Accel;
     use crate::testdata;
+    use holdfast_testbed::machine::Accel;
 
     fn unfinished(result: &RunResult) -> Unfinished {
         Unfinished {

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::Experiment;
 use crate::metric::{Class, Metric};
-use crate::scheduler::Counted;
-use crate::share::Party;
+use crate::preemptions;
 use crate::spins::SpinWaits;
-use crate::{preemptions, share};
+use holdfast_testbed::scheduler::Counted;
+use holdfast_testbed::share::{self, Party};
 
 /// All counters at one end of a window.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -15,8 +15,8 @@ use crate::analysis;
 use crate::experiment::Experiment;
 use crate::result::{KernelFacts, MachineFacts, Provenance, RunResult};
 use crate::sample::{GuestTimes, Sample, Snapshot};
-use crate::scheduler::Counted;
 use crate::spins::SpinWaits;
+use holdfast_testbed::scheduler::Counted;
 
 pub(crate) const TOML: &str = r#"
 name = "three-ways"

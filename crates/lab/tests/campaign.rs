@@ -6,13 +6,13 @@ mod local;
 use std::path::PathBuf;
 
 use holdfast_lab::campaign::Campaign;
-use holdfast_lab::interrupt;
-use holdfast_lab::machine::Accel;
-use holdfast_lab::progress::Progress;
 use holdfast_lab::result::RunResult;
 use holdfast_lab::runner::{Options, Place};
 use holdfast_lab::sample::Sample;
 use holdfast_lab::stats::Settings;
+use holdfast_testbed::interrupt;
+use holdfast_testbed::machine::Accel;
+use holdfast_testbed::progress::Progress;
 
 #[test]
 fn leaves_a_result_when_whole_and_when_interrupted() {

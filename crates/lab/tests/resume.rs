@@ -5,13 +5,13 @@ mod local;
 
 use std::sync::Mutex;
 
-use holdfast_lab::Error;
 use holdfast_lab::campaign::Campaign;
 use holdfast_lab::experiment::Experiment;
-use holdfast_lab::machine::Accel;
-use holdfast_lab::progress::Progress;
 use holdfast_lab::runner::{Host, Options, Place};
 use holdfast_lab::stats::Settings;
+use holdfast_testbed::Error;
+use holdfast_testbed::machine::Accel;
+use holdfast_testbed::progress::Progress;
 
 #[test]
 fn a_resumed_run_does_not_repeat_windows() {
@@ -32,7 +32,7 @@ fn a_resumed_run_does_not_repeat_windows() {
     let booted = Mutex::new(Vec::new());
     let boot = |only: &'static str| {
         let booted = &booted;
-        move |e: &Experiment| -> holdfast_lab::Result<Box<dyn Host>> {
+        move |e: &Experiment| -> holdfast_testbed::Result<Box<dyn Host>> {
             if !only.is_empty() && e.name != only {
                 return Err(Error::Unsupported("the machine is full".into()));
             }

@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use holdfast_agent::protocol::Request;
-use holdfast_lab::Error;
 use holdfast_lab::experiment::Experiment;
 use holdfast_lab::metric::Metric;
-use holdfast_lab::progress::Progress;
 use holdfast_lab::runner::{self, Host, Measured, Options, Part};
 use holdfast_lab::sample::Sample;
+use holdfast_testbed::Error;
+use holdfast_testbed::progress::Progress;
 
 fn options() -> Options {
     Options { observer: vec!["observer".into()], ..Options::default() }
@@ -119,7 +119,7 @@ fn two_hosts_share_the_rounds() {
     let experiment = local::experiment("rounds = 2", "rounds = 4");
     for (counts, hosts, nr_expected) in [(true, 2, 2), (true, 1, 1), (false, 2, 1)] {
         let nr_booted = AtomicU32::new(0);
-        let boot = |_: &Experiment| -> holdfast_lab::Result<Box<dyn Host>> {
+        let boot = |_: &Experiment| -> holdfast_testbed::Result<Box<dyn Host>> {
             nr_booted.fetch_add(1, Ordering::Relaxed);
             Ok(Box::new(local::LocalHost::boot(counts)))
         };
@@ -155,7 +155,7 @@ fn two_hosts_share_the_rounds() {
 fn one_of_two_hosts_does_what_the_other_cannot() {
     let experiment = local::experiment("rounds = 2", "rounds = 4");
     let nr_booted = AtomicU32::new(0);
-    let boot = |_: &Experiment| -> holdfast_lab::Result<Box<dyn Host>> {
+    let boot = |_: &Experiment| -> holdfast_testbed::Result<Box<dyn Host>> {
         if nr_booted.fetch_add(1, Ordering::Relaxed) > 0 {
             return Err(Error::Unsupported("the machine is full".into()));
         }

@@ -1,35 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Workloads that run under every contender.
 
+#[cfg(doc)]
+use holdfast_testbed::workloads;
 use serde::{Deserialize, Serialize};
-
-/// Programs that may run in a guest; `workloads/` has them.
-pub const WORKLOADS: [&str; 17] = [
-    "lock",
-    "build",
-    "metadata",
-    "tlb",
-    "fork",
-    "urandom",
-    "hackbench",
-    "pipes",
-    "hog",
-    "ebizzy",
-    "mm",
-    "pool",
-    "rwlock",
-    "futex",
-    "mutex",
-    "sysbench",
-    "wakeup",
-];
-
-/// Programs that may run on the host: those that need no other files, and the one that is a virtual
-/// machine itself.
-pub const WORKLOADS_ON_HOST: [&str; 14] = [
-    "hostile", "hog", "lock", "metadata", "tlb", "fork", "pipes", "ebizzy", "mm", "pool", "rwlock",
-    "futex", "mutex", "wakeup",
-];
 
 /// The place of a workload that does not run in a guest.
 pub const ON_HOST: &str = "host";
@@ -40,7 +14,7 @@ pub const ON_HOST: &str = "host";
 pub struct Case {
     /// Name in the result and the report.
     pub name: String,
-    /// One of [`WORKLOADS`], or on the host of [`WORKLOADS_ON_HOST`].
+    /// One of [`workloads::IN_GUESTS`], or on the host of [`workloads::ON_HOSTS`].
     pub workload: String,
     /// Threads or processes of the workload; by default as many as its guest has vCPUs, or the host
     /// CPUs.
@@ -78,7 +52,7 @@ pub struct Case {
 pub struct Beside {
     /// Name of the guest it runs in, another than the case's own, or [`ON_HOST`].
     pub on: String,
-    /// One of [`WORKLOADS`], or on the host of [`WORKLOADS_ON_HOST`].
+    /// One of [`workloads::IN_GUESTS`], or on the host of [`workloads::ON_HOSTS`].
     pub workload: String,
     /// Its threads or processes; by default as many as its guest has vCPUs, or the host CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{Beside, Case, Experiment, ON_HOST, Problem, WORKLOADS, WORKLOADS_ON_HOST};
+use holdfast_testbed::workloads::{IN_GUESTS, ON_HOSTS};
+
+use super::{Beside, Case, Experiment, ON_HOST, Problem};
 
 /// Memory for the rest of the host besides guests and kernel, MiB.
 const HOST_RESERVE_MIB: u32 = 1024;
@@ -143,7 +145,7 @@ impl Experiment {
             let key = |field: &str| format!("cases[{i}].{field}");
             let guest = case.guest.as_deref().or(self.defaults.guest.as_deref());
             let is_on_host = guest == Some(ON_HOST);
-            let workloads: &[&str] = if is_on_host { &WORKLOADS_ON_HOST } else { &WORKLOADS };
+            let workloads: &[&str] = if is_on_host { &ON_HOSTS } else { &IN_GUESTS };
             if !workloads.contains(&case.workload.as_str()) {
                 let known = workloads.iter().copied();
                 found.unknown(&key("workload"), "workload", &case.workload, known);
@@ -187,7 +189,7 @@ impl Experiment {
             if let Some(threads) = *threads {
                 found.range(&key("threads"), threads.into(), 1, 64);
             }
-            let workloads: &[&str] = if on == ON_HOST { &WORKLOADS_ON_HOST } else { &WORKLOADS };
+            let workloads: &[&str] = if on == ON_HOST { &ON_HOSTS } else { &IN_GUESTS };
             if !workloads.contains(&workload.as_str()) {
                 found.unknown(&key("workload"), "workload", workload, workloads.iter().copied());
             }

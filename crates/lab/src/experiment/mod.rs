@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-pub use self::case::{Beside, Case, ON_HOST, WORKLOADS, WORKLOADS_ON_HOST};
+pub use self::case::{Beside, Case, ON_HOST};
 pub use self::expect::{Expectation, Figure};
-pub use crate::machine::Clock;
-use crate::packages::Kernel;
+pub use holdfast_testbed::machine::Clock;
+use holdfast_testbed::packages::Kernel;
 
 /// Why an experiment file cannot be used.
 #[derive(Debug, Error)]

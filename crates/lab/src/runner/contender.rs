@@ -4,7 +4,7 @@
 use holdfast_agent::protocol::{Reply, Request, Stream};
 
 use super::session::{CONTENDER, CONTENDER_LIMIT, Outcome, Session, Trouble, tell};
-use crate::scheduler::{self, Counted};
+use holdfast_testbed::scheduler::{self, Counted};
 
 /// Longest a scheduler may take to report its counters.
 const STATS_LIMIT_MS: u64 = 2000;

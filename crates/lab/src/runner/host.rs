@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use holdfast_agent::protocol::{Hello, Reply, Request};
 
 use super::plan::Pace;
-use crate::error::{Error, Result};
 use crate::experiment::{Contender, CpuFeatures, Experiment, Guest};
-use crate::images::{self, AGENT, WORKLOADS};
-use crate::machine::{self, Accel, Acceleration, GuestSpec, Machine, MachineSpec};
-use crate::packages::{Kernel, Packages};
-use crate::progress::Progress;
 use crate::result::EMULATED;
-use crate::scheduler;
+use holdfast_testbed::images::{self, AGENT, WORKLOADS};
+use holdfast_testbed::machine::{self, Accel, Acceleration, GuestSpec, Machine, MachineSpec};
+use holdfast_testbed::packages::{Kernel, Packages};
+use holdfast_testbed::progress::Progress;
+use holdfast_testbed::scheduler;
+use holdfast_testbed::{Error, Result};
 
 /// A KVM host with an agent.
 pub trait Host {

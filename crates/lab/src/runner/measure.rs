@@ -11,7 +11,7 @@ use super::session::{OBSERVER, Outcome, Session, Trouble, failed};
 use super::workload::{Job, answers};
 use crate::experiment::Experiment;
 use crate::sample::{GuestTimes, Sample, Snapshot};
-use crate::scheduler::Counted;
+use holdfast_testbed::scheduler::Counted;
 
 /// Longest the observer may take for an answer.
 const OBSERVER_LIMIT_MS: u64 = 5000;

@@ -23,12 +23,12 @@ use self::measure::{blank, measure};
 pub use self::plan::Pace;
 use self::plan::{Group, Window};
 use self::session::{Session, Trouble};
-use crate::error::{Error, Result};
 use crate::experiment::Experiment;
-use crate::progress::{Progress, Step};
 use crate::result::KernelFacts;
 use crate::resume::Done;
 use crate::sample::Sample;
+use holdfast_testbed::progress::{Progress, Step};
+use holdfast_testbed::{Error, Result};
 
 /// Attempts at a window, the first one included.
 pub(crate) const ATTEMPTS: u32 = 4;

@@ -11,8 +11,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::experiment::{Case, Experiment};
-use crate::machine::Clock;
 use crate::resume::Done;
+use holdfast_testbed::machine::Clock;
 
 /// Cases that can be measured without restarting a guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -9,10 +9,10 @@ use std::time::Duration;
 use holdfast_agent::protocol::{Failure, Group, PerfCounts, Reply, Request, Spawn};
 
 use super::host::Host;
-use crate::error::Error;
 use crate::experiment::{Experiment, Guest};
-use crate::interrupt;
 use crate::result::KernelFacts;
+use holdfast_testbed::Error;
+use holdfast_testbed::interrupt;
 
 /// Why a window could not be measured.
 #[derive(Debug)]

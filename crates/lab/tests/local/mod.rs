@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use holdfast_agent::protocol::{Answer, Call, Connect, Hello, Reply, Request};
 use holdfast_lab::experiment::{Experiment, Guest};
 use holdfast_lab::runner::{Host, HostFacts};
-use holdfast_lab::{Error, Result};
+use holdfast_testbed::{Error, Result};
 
 /// Programs the tests run: the agent and the workloads, built once.
 fn programs() -> &'static (PathBuf, PathBuf) {
