@@ -130,7 +130,7 @@ fn lists_the_experiments() {
     }
     // The directory holds the experiments that come with the program; figures are no experiments.
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
-    for dir in [dir.clone(), dir.join("sources")] {
+    for dir in [dir.clone(), dir.join("replications")] {
         let output = holdfast(&["lab", "list", dir.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         let listed = text(&output.stdout);

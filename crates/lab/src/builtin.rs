@@ -8,13 +8,13 @@ use crate::experiment::{Experiment, ExperimentError};
 /// Name of the whole campaign.
 pub const ALL: &str = "all";
 
-/// Name and text of the experiments of [`ALL`], in order: the five sources, and several VMs.
+/// Name and text of the experiments of [`ALL`], in order: the five replications, and several VMs.
 const CAMPAIGN: [(&str, &str); 6] = [
-    ("s1", include_str!("../../../experiments/sources/s1.toml")),
-    ("s2", include_str!("../../../experiments/sources/s2.toml")),
-    ("s3", include_str!("../../../experiments/sources/s3.toml")),
-    ("s4", include_str!("../../../experiments/sources/s4.toml")),
-    ("s5", include_str!("../../../experiments/sources/s5.toml")),
+    ("s1", include_str!("../../../experiments/replications/s1.toml")),
+    ("s2", include_str!("../../../experiments/replications/s2.toml")),
+    ("s3", include_str!("../../../experiments/replications/s3.toml")),
+    ("s4", include_str!("../../../experiments/replications/s4.toml")),
+    ("s5", include_str!("../../../experiments/replications/s5.toml")),
     ("vms", include_str!("../../../experiments/vms.toml")),
 ];
 

@@ -3,7 +3,8 @@
 //!
 //! An [`experiment`] says what to measure there, the [`runner`] measures it, and a [`sample`] is
 //! one window. [`stats`] and [`analysis`] draw the conclusions, [`result`] keeps them, [`report`]
-//! shows them, and a [`campaign`] is all of this in a row.
+//! shows them, those of [`replications`] beside printed
+//! figures, and a [`campaign`] is all of this in a row.
 
 pub mod analysis;
 pub mod builtin;
@@ -11,15 +12,16 @@ pub mod campaign;
 pub mod experiment;
 pub mod metric;
 pub mod preemptions;
+pub mod replications;
 pub mod report;
 pub mod result;
 pub mod resume;
 pub mod runner;
 pub mod sample;
 pub mod scheduler;
-pub mod sources;
 pub mod spins;
 pub mod stats;
 
+mod markup;
 #[cfg(test)]
 mod testdata;

@@ -13,7 +13,6 @@ use sha2::{Digest, Sha256};
 
 use crate::experiment::Experiment;
 use crate::result::{Provenance, ResultError, write_whole};
-use crate::runner::{ATTEMPTS, NOT_TRIED};
 use crate::sample::Sample;
 
 const FILE: &str = "unfinished.json";
@@ -103,7 +102,7 @@ impl Done {
     fn of(experiments: &[Experiment], samples: &[Sample]) -> Done {
         let settled: BTreeSet<(&str, &str, &str, u32)> = samples
             .iter()
-            .filter(|s| s.is_valid() || s.attempt.saturating_add(1) >= ATTEMPTS || is_given_up(s))
+            .filter(|s| s.is_settled())
             .map(|s| (s.experiment.as_str(), s.case.as_str(), s.contender.as_str(), s.round))
             .collect();
         let mut done = BTreeSet::new();
@@ -132,11 +131,6 @@ impl Done {
     }
 }
 
-/// Whether its contender had failed too often for another try.
-fn is_given_up(sample: &Sample) -> bool {
-    sample.problem.as_ref().is_some_and(|problem| problem.starts_with(NOT_TRIED))
-}
-
 /// Digest of everything in the dist directory: all programs that measure and are measured.
 pub(crate) fn programs(dist: &Path) -> String {
     let mut digest = Sha256::new();
@@ -157,6 +151,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sample::ATTEMPTS;
     use crate::testdata;
 
     fn log(dir: &Path, samples: &[Sample]) {

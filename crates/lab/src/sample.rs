@@ -13,6 +13,11 @@ use crate::spins::SpinWaits;
 use holdfast_testbed::scheduler::Counted;
 use holdfast_testbed::share::{self, Party};
 
+/// Attempts at a window, the first one included.
+pub(crate) const ATTEMPTS: u32 = 4;
+/// Beginning of the problem of a window that was not tried.
+pub(crate) const NOT_TRIED: &str = "not tried: ";
+
 /// All counters at one end of a window.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
@@ -115,6 +120,13 @@ impl Sample {
     /// Whether it counts.
     pub fn is_valid(&self) -> bool {
         self.problem.is_none()
+    }
+
+    /// Whether it is not tried again: it counts, was tried often enough, or its contender had
+    /// failed too often.
+    pub(crate) fn is_settled(&self) -> bool {
+        let is_given_up = || self.problem.as_ref().is_some_and(|p| p.starts_with(NOT_TRIED));
+        self.is_valid() || self.attempt.saturating_add(1) >= ATTEMPTS || is_given_up()
     }
 
     /// Operation times of the workload in this window: `[i]` counts [2^i, 2^(i+1)) ns.

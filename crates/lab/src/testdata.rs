@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::analysis;
 use crate::experiment::Experiment;
+use crate::replications;
 use crate::result::{KernelFacts, MachineFacts, Provenance, RunResult};
 use crate::sample::{GuestTimes, Sample, Snapshot};
 use crate::spins::SpinWaits;
@@ -225,4 +226,23 @@ pub(crate) fn with_a_vm_beside() -> RunResult {
         }
     }
     analysis::again(result)
+}
+
+/// An effect of an imaginary document, with the windows of [`result`].
+pub(crate) fn effect() -> replications::Effect {
+    let text = r#"
+name = "Pauses that exit"
+what = "Before: none. After: some."
+unit = "s"
+metric = "time_per_op_us"
+direction = "down"
+gone = "It went."
+reversed = "It came back."
+[[rows]]
+name = "pauses"
+before = [4.0, 0.1]
+after = [3.0, 0.3]
+ours = { before = ["lock", "stock"], after = ["lock <pause>", "stock"] }
+"#;
+    toml::from_str(text).expect("it is well-formed")
 }

@@ -357,7 +357,7 @@ impl Experiment {
         let mut paths = Vec::new();
         for entry in std::fs::read_dir(dir).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
-            // Figures that a source published are beside the experiment they are compared with.
+            // Figures that a document published are beside the experiment they are compared with.
             let is_figures = path.to_string_lossy().ends_with(".published.toml");
             // Reading a pipe would wait for its writer.
             let is_other = path.metadata().is_ok_and(|found| !found.is_file());

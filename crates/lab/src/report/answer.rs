@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The answer that a result gives, in sentences: the beginning of every report.
 
-use super::format::{direction, percent, two_digits};
 use crate::experiment::{Case, Experiment};
+use crate::markup::figures::{direction, percent, two_digits};
 use crate::metric::Metric;
+use crate::replications::{self, Compared, HOLDFAST};
 use crate::result::RunResult;
-use crate::sources;
-use crate::sources::verdict::{self, Compared, HOLDFAST};
 use crate::stats::{Estimate, LIKELY, MIN_ROUNDS};
 
 /// The outcome of an experiment.
@@ -15,10 +14,14 @@ pub fn of_experiment(result: &RunResult, experiment: &Experiment) -> String {
     if result.partial {
         sentences.push("The run ended early.".into());
     }
-    if let Some(published) = sources::of(&experiment.name) {
-        let compare = |effect| verdict::compare(result, &experiment.name, effect);
+    if let Some(published) = replications::of(&experiment.name) {
+        let compare = |effect| replications::compare(result, &experiment.name, effect);
         let rows: Vec<Compared> = published.effects.iter().flat_map(compare).collect();
-        sentences.push(format!("What {} published: {}.", published.id, verdict::headline(&rows)));
+        sentences.push(format!(
+            "What {} published: {}.",
+            published.id,
+            replications::headline(&rows)
+        ));
     }
     sentences.extend(match experiment.cases.as_slice() {
         [case] => of_case(result, experiment, case),

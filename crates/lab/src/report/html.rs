@@ -5,11 +5,13 @@ use std::fmt::{self, Write};
 use std::path::Path;
 
 use crate::experiment::{Case, Experiment};
+use crate::markup::figures::{figure, optional, ratio};
+use crate::markup::html::{escape, prose, write_figure};
+use crate::markup::svg::NR_SERIES;
 use crate::metric::Metric;
-use crate::report::format::{figure, optional, ratio};
-use crate::report::svg::NR_SERIES;
+use crate::replications;
 use crate::report::view::{Deeds, GRACE_BOUNDS_US, GRACES, Graces};
-use crate::report::{self, answer, plots, sources, view};
+use crate::report::{self, answer, plots, view};
 use crate::result::{Comparison, ResultError, RunResult, Verdict};
 use crate::scheduler::SHOWN;
 
@@ -26,38 +28,6 @@ pub fn render(result: &RunResult, verbose: bool) -> String {
 /// Writes the page to `path`; an older file stays until the page is whole.
 pub fn write(result: &RunResult, path: &Path, verbose: bool) -> Result<(), ResultError> {
     report::write_page(&render(result, verbose), path)
-}
-
-/// Text as it may stand in an element or an attribute.
-pub(super) fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
-        }
-    }
-    out
-}
-
-/// Escaped text with code between backticks.
-pub(super) fn prose(text: &str) -> String {
-    let mut out = String::new();
-    let parts: Vec<&str> = text.split('`').collect();
-    for (i, part) in parts.iter().enumerate() {
-        // A backtick without a partner stays one.
-        let (open, close) = match i % 2 {
-            0 => ("", ""),
-            _ if i + 1 < parts.len() => ("<code>", "</code>"),
-            _ => ("`", ""),
-        };
-        out.push_str(&format!("{open}{}{close}", escape(part)));
-    }
-    out
 }
 
 fn write_page(out: &mut String, result: &RunResult, verbose: bool) -> fmt::Result {
@@ -169,7 +139,7 @@ fn write_experiment(
     writeln!(out, "<section>\n<h2>{}</h2>", escape(&experiment.name))?;
     writeln!(out, "<p>{}</p>", prose(&experiment.summary))?;
     write_legend(out, experiment)?;
-    sources::write(out, result, experiment)?;
+    replications::html::write(out, result, experiment)?;
     for metric in [Metric::WorkPerVmCpuSecond, Metric::Throughput] {
         let drawn = plots::intervals(result, experiment, metric);
         write_figure(out, &drawn, &format!("{}, with 95 % intervals", metric.title()))?;
@@ -204,10 +174,6 @@ fn write_legend(out: &mut String, experiment: &Experiment) -> fmt::Result {
         )?;
     }
     writeln!(out, "</p>")
-}
-
-pub(super) fn write_figure(out: &mut String, drawn: &str, caption: &str) -> fmt::Result {
-    writeln!(out, "<figure>\n{drawn}\n<figcaption>{}</figcaption>\n</figure>", escape(caption))
 }
 
 fn write_case(

@@ -5,14 +5,12 @@ use std::fmt::{self, Write};
 use std::path::Path;
 
 use crate::experiment::{Case, Experiment};
-use crate::report::format::{figure, optional, ratio};
-use crate::report::sources::printed;
+use crate::markup::figures::{figure, optional};
+use crate::markup::markdown::{cell, code, dash, head, interval, prose, row, write_list};
+use crate::replications;
 use crate::report::view::{GRACE_BOUNDS_US, GRACES, Graces};
 use crate::report::{self, answer, view};
 use crate::result::{Comparison, ResultError, RunResult, Verdict as Expected};
-use crate::sources::verdict::{self, Compared, Values};
-use crate::sources::{self, Effect, Published};
-use crate::stats::Estimate;
 
 /// The page; `command` makes it.
 pub fn render(result: &RunResult, command: &str) -> String {
@@ -25,57 +23,6 @@ pub fn render(result: &RunResult, command: &str) -> String {
 /// Writes the page to `path`; an older file stays until the page is whole.
 pub fn write(result: &RunResult, path: &Path, command: &str) -> Result<(), ResultError> {
     report::write_page(&render(result, command), path)
-}
-
-/// Text for a paragraph; code between backticks stays code.
-fn prose(text: &str) -> String {
-    let text: String = text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    let nr_ticks = text.matches('`').count();
-    let mut out = String::with_capacity(text.len());
-    let mut nr_seen = 0;
-    for c in text.chars() {
-        if c == '`' {
-            nr_seen += 1;
-        }
-        // A backtick without a partner is text.
-        let is_code = nr_seen % 2 == 1 && nr_seen < nr_ticks;
-        match c {
-            '`' if nr_ticks % 2 == 1 && nr_seen == nr_ticks => out.push_str("\\`"),
-            '\\' | '<' | '*' | '[' | '~' if !is_code => out.extend(['\\', c]),
-            c => out.push(c),
-        }
-    }
-    out
-}
-
-/// Text for a cell: there a bar ends it even within code.
-fn cell(text: &str) -> String {
-    prose(text).replace('|', "\\|")
-}
-
-/// Any text as code.
-fn code(text: &str) -> String {
-    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if text.contains('`') { format!("`` {text} ``") } else { format!("`{text}`") }
-}
-
-fn row<const N: usize>(out: &mut String, cells: [String; N]) -> fmt::Result {
-    writeln!(out, "| {} |", cells.join(" | "))
-}
-
-/// The head of a table with `nr_texts` columns of words and then figures.
-fn head<const N: usize>(out: &mut String, nr_texts: usize, cells: [&str; N]) -> fmt::Result {
-    row(out, cells.map(cell))?;
-    let side = |i: usize| if i < nr_texts { "---" } else { "---:" };
-    writeln!(out, "|{}|", (0..N).map(side).collect::<Vec<_>>().join("|"))
-}
-
-fn dash() -> String {
-    "-".into()
-}
-
-fn starred(text: &str) -> String {
-    text.replace('*', "\\*").replace('<', "\\<")
 }
 
 fn write_page(out: &mut String, result: &RunResult, command: &str) -> fmt::Result {
@@ -94,7 +41,7 @@ fn write_page(out: &mut String, result: &RunResult, command: &str) -> fmt::Resul
          was not measured, and a standard deviation is in (brackets). Fewer than six rounds show a \
          direction, and how sure it is.\n"
     )?;
-    write_overview(out, result)?;
+    replications::markdown::write_overview(out, result)?;
     write_expectations(out, &result.expectations)?;
     for experiment in &result.experiments {
         writeln!(out, "## {}\n", prose(&experiment.name))?;
@@ -102,8 +49,10 @@ fn write_page(out: &mut String, result: &RunResult, command: &str) -> fmt::Resul
             writeln!(out, "{}\n", prose(&experiment.summary))?;
         }
         write_contenders(out, experiment)?;
-        match sources::of(&experiment.name) {
-            Some(published) => write_source(out, result, experiment, &published)?,
+        match replications::of(&experiment.name) {
+            Some(published) => {
+                replications::markdown::write(out, result, experiment, &published)?;
+            }
             None => write_cases(out, result, experiment)?,
         }
         write_graces(out, &view::graces(result, experiment))?;
@@ -126,13 +75,6 @@ fn write_page(out: &mut String, result: &RunResult, command: &str) -> fmt::Resul
     // One line ends the file.
     let length = out.trim_end().len();
     out.truncate(length);
-    writeln!(out)
-}
-
-fn write_list(out: &mut String, lines: &[impl AsRef<str>]) -> fmt::Result {
-    for line in lines {
-        writeln!(out, "- {}", prose(line.as_ref()))?;
-    }
     writeln!(out)
 }
 
@@ -187,28 +129,6 @@ fn write_provenance(out: &mut String, result: &RunResult, command: &str) -> fmt:
     writeln!(out)
 }
 
-/// Verdicts on the effects of all sources, a line each.
-fn write_overview(out: &mut String, result: &RunResult) -> fmt::Result {
-    let all: Vec<(&str, Published)> = result
-        .experiments
-        .iter()
-        .filter_map(|e| Some((e.name.as_str(), sources::of(&e.name)?)))
-        .collect();
-    if all.is_empty() {
-        return Ok(());
-    }
-    writeln!(out, "## Published effects and their verdicts\n")?;
-    head(out, 3, ["source", "effect", "seen again?"])?;
-    for (name, published) in &all {
-        for effect in &published.effects {
-            let rows = verdict::compare(result, name, effect);
-            let title = verdict::headline(&rows);
-            row(out, [cell(&published.id), cell(&effect.name), title])?;
-        }
-    }
-    writeln!(out)
-}
-
 fn write_expectations(out: &mut String, all: &[Expected]) -> fmt::Result {
     if all.is_empty() {
         return Ok(());
@@ -248,102 +168,7 @@ fn write_contenders(out: &mut String, experiment: &Experiment) -> fmt::Result {
     writeln!(out)
 }
 
-fn write_source(
-    out: &mut String,
-    result: &RunResult,
-    experiment: &Experiment,
-    p: &Published,
-) -> fmt::Result {
-    let [id, author, title, published] =
-        [&p.id, &p.author, &p.title, &p.published].map(|t| prose(t));
-    writeln!(out, "{id}: {author}, *{title}*, {published}.\n")?;
-    writeln!(out, "**There.** {}\n", prose(&p.machine))?;
-    writeln!(out, "**Here.** {}\n", prose(&p.scaling))?;
-    for effect in &p.effects {
-        let rows = verdict::compare(result, &experiment.name, effect);
-        write_effect(out, effect, &rows)?;
-    }
-    writeln!(out, "### {id}: what does not transfer\n")?;
-    write_list(out, &p.not_transferred)
-}
-
-fn write_effect(out: &mut String, effect: &Effect, rows: &[Compared]) -> fmt::Result {
-    writeln!(out, "### {}: {}\n", prose(&effect.name), verdict::headline(rows))?;
-    let unit = if effect.unit.is_empty() {
-        String::new()
-    } else {
-        format!(" Printed: {}.", prose(&effect.unit))
-    };
-    let what = prose(&effect.what);
-    writeln!(out, "{what} Ours and holdfast: {}.{unit}\n", prose(&effect.metric.title()))?;
-    head(
-        out,
-        1,
-        [
-            "",
-            "printed: before",
-            "after",
-            "change",
-            "ours: before",
-            "after",
-            "after / before",
-            "seen again?",
-            "holdfast: before's case",
-            "after's case",
-            "holdfast / stock: before's case",
-            "after's case",
-        ],
-    )?;
-    for r in rows {
-        let change = r.row.published_ratio();
-        let change = change.map_or_else(dash, |ratio| format!("{:+.1} %", 100.0 * (ratio - 1.0)));
-        let of = |v: Option<Values>| v.map_or_else(dash, report::sources::values);
-        let gain = |e: &Option<Estimate>| e.as_ref().map_or_else(dash, interval);
-        let mut holdfast = r.holdfast_values.map(of);
-        let mut gains = [&r.holdfast[0], &r.holdfast[1]].map(gain);
-        if r.is_one_case() {
-            // There is one figure.
-            (holdfast[1], gains[1]) = (String::new(), String::new());
-        }
-        let [in_before, in_after] = holdfast;
-        let [gain_before, gain_after] = gains;
-        row(
-            out,
-            [
-                cell(&r.row.name),
-                printed(&r.row.before),
-                printed(&r.row.after),
-                change,
-                of(r.before),
-                of(r.after),
-                r.ours.as_ref().map_or_else(dash, interval),
-                cell(&r.outcome()),
-                in_before,
-                in_after,
-                gain_before,
-                gain_after,
-            ],
-        )?;
-    }
-    writeln!(out)?;
-    if let Some(spread) = verdict::spread(rows) {
-        writeln!(out, "{spread}\n")?;
-    }
-    let reasons = verdict::reasons(effect, rows);
-    for reason in &reasons {
-        writeln!(out, "- **Why {}.** {}", prose(&reason.of()), prose(reason.text))?;
-    }
-    if !reasons.is_empty() {
-        writeln!(out)?;
-    }
-    Ok(())
-}
-
-fn interval(e: &Estimate) -> String {
-    starred(&ratio(e))
-}
-
-/// The cases of an experiment without a source, a row for each contender.
+/// The cases of an experiment that replicates none, a row for each contender.
 fn write_cases(out: &mut String, result: &RunResult, experiment: &Experiment) -> fmt::Result {
     let of_case = |case: &Case| {
         format!("**{}**: {}", prose(&case.name), prose(&view::describe(experiment, case)))
@@ -418,39 +243,15 @@ fn write_graces(out: &mut String, all: &[Graces]) -> fmt::Result {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
-    use crate::report::tests::effect;
-    use crate::sources::verdict::Verdict;
+    use crate::markup::markdown::tests::assert_tables_are_tables;
     use crate::testdata;
 
     const COMMAND: &str = "holdfast lab report results/all --markdown all.md";
 
-    /// Cells of every line of a table; an escaped bar ends none.
-    fn widths(table: &str) -> Vec<usize> {
-        table.lines().map(|l| l.replace("\\|", "").matches('|').count()).collect()
-    }
-
-    fn tables(page: &str) -> Vec<&str> {
-        page.split("\n\n").filter(|block| block.starts_with('|')).collect()
-    }
-
-    pub(in super::super) fn assert_tables_are_tables(page: &str) {
-        let mut nr_rows = 0;
-        for table in tables(page) {
-            let widths = widths(table);
-            assert!(widths.len() > 2 && widths.iter().all(|w| *w == widths[0]), "{table}");
-            let ruler = table.lines().nth(1).unwrap();
-            assert!(ruler.chars().all(|c| "|-:".contains(c)), "{ruler}");
-            assert!(table.lines().all(|l| l.ends_with('|')), "{table}");
-            nr_rows += widths.len();
-        }
-        // No bar is outside of a table, where it would be shown as one.
-        assert_eq!(page.lines().filter(|l| l.starts_with('|')).count(), nr_rows);
-    }
-
     #[test]
-    fn a_source_has_every_row_as_a_table_and_what_does_not_transfer() {
+    fn a_replication_has_every_row_as_a_table_and_what_does_not_transfer() {
         let mut result = testdata::result();
         result.experiments[0].name = "s1".into();
         let page = render(&result, COMMAND);
@@ -468,24 +269,6 @@ pub(super) mod tests {
             assert!(page.contains(needed), "{needed} in {page}");
         }
         assert!(page.ends_with('\n') && !page.ends_with("\n\n"));
-    }
-
-    #[test]
-    fn an_effect_has_means_deviations_ratios_and_the_reason() {
-        let result = testdata::result();
-        let effect = effect();
-        let rows = verdict::compare(&result, "three-ways", &effect);
-        assert_eq!(rows[0].verdict, Verdict::Reversed);
-        let mut page = String::new();
-        write_effect(&mut page, &effect, &rows).unwrap();
-        assert_tables_are_tables(&page);
-        let line = page.lines().find(|l| l.starts_with("| pauses |")).unwrap();
-        // Two printed figures, ours before and after, and holdfast's in both cases.
-        assert_eq!(line.matches(" (").count(), 6, "{line}");
-        assert_eq!(line.matches("\\*").count(), 3, "{line}");
-        assert!(page.contains("- **Why reversed here.** It came back."), "{page}");
-        assert!(!page.contains("It went."), "{page}");
-        assert!(page.contains("Standard deviation in % of the mean"), "{page}");
     }
 
     #[test]
@@ -525,11 +308,6 @@ pub(super) mod tests {
 
     #[test]
     fn names_cannot_break_a_table() {
-        assert_eq!(cell("a | b"), "a \\| b");
-        assert_eq!(cell("`dd | cat`"), "`dd \\| cat`");
-        assert_eq!(prose("`a < b` < *c* and `d"), "`a < b` \\< \\*c\\* and \\`d");
-        assert_eq!(prose("a\nb\u{1b}[2J"), "a b \\[2J");
-        assert_eq!(code("a`b"), "`` a`b ``");
         let mut result = testdata::result();
         result.experiments[0].cases[0].name = "lock | <b>`".into();
         assert_tables_are_tables(&render(&result, "holdfast lab report a|b"));

@@ -10,14 +10,9 @@ use std::path::Path;
 use crate::result::{ResultError, write_whole};
 
 pub mod answer;
-pub mod format;
 pub mod html;
 pub mod markdown;
 mod plots;
-mod source_plots;
-mod sources;
-mod sources_text;
-mod svg;
 pub mod terminal;
 pub mod view;
 

@@ -3,85 +3,16 @@
 
 use std::ops::Range;
 
-use plotters::coord::Shift;
-use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::svg::{GRID, INK, series, themed};
 use crate::experiment::{Case, Experiment};
+use crate::markup::chart::{Axes, chart, duration, plot, text};
+use crate::markup::figures;
+use crate::markup::svg::{GRID, INK, series};
 use crate::metric::{Class, Metric};
-use crate::report::format;
 use crate::result::RunResult;
 use crate::sample::{self, Sample};
-
-pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-pub(super) type Chart<'a, 'b> =
-    ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
-pub(super) type Drawn = Result<(), Box<dyn std::error::Error>>;
-
-const WIDTH: u32 = 860;
-const FONT: &str = "sans-serif";
-
-pub(super) fn text(size: i32) -> TextStyle<'static> {
-    (FONT, size).into_font().color(&INK)
-}
-
-/// Draws with `draw` on a canvas of `height`; a plot that cannot be drawn says so in its place.
-pub(super) fn plot(label: &str, height: u32, draw: impl FnOnce(&Area) -> Drawn) -> String {
-    let mut out = String::new();
-    let drawn = {
-        let area = SVGBackend::with_string(&mut out, (WIDTH, height)).into_drawing_area();
-        draw(&area).and_then(|()| area.present().map_err(Into::into))
-    };
-    match drawn {
-        Ok(()) => themed(&out, label),
-        Err(e) => format!("<p>{}: cannot be drawn: {e}</p>", super::html::escape(label)),
-    }
-}
-
-pub(super) struct Axes<'a> {
-    pub(super) x: Range<f64>,
-    pub(super) y: Range<f64>,
-    pub(super) x_title: &'a str,
-    pub(super) y_title: &'a str,
-    pub(super) left: u32,
-    pub(super) x_label: &'a dyn Fn(&f64) -> String,
-    pub(super) y_label: &'a dyn Fn(&f64) -> String,
-    pub(super) rows: bool,
-}
-
-pub(super) fn chart<'a, 'b>(
-    area: &'a Area<'b>,
-    axes: Axes,
-) -> Result<Chart<'a, 'b>, Box<dyn std::error::Error>>
-where
-    'b: 'a,
-{
-    let mut chart = ChartBuilder::on(area)
-        .margin(8)
-        .margin_right(36)
-        .x_label_area_size(46)
-        .y_label_area_size(axes.left)
-        .build_cartesian_2d(axes.x, axes.y)?;
-    let mut mesh = chart.configure_mesh();
-    mesh.axis_style(INK)
-        .bold_line_style(GRID)
-        .light_line_style(TRANSPARENT)
-        .label_style(text(16))
-        .axis_desc_style(text(16))
-        .x_desc(axes.x_title)
-        .y_desc(axes.y_title)
-        .x_label_formatter(axes.x_label)
-        .y_label_formatter(axes.y_label)
-        .x_labels(9)
-        .y_labels(6);
-    if axes.rows {
-        mesh.disable_y_mesh().y_labels(0);
-    }
-    mesh.draw()?;
-    Ok(chart)
-}
 
 /// `values` from 0 to a little above the largest.
 fn from_zero(values: impl Iterator<Item = f64>) -> Range<f64> {
@@ -137,7 +68,7 @@ pub(super) fn intervals(result: &RunResult, experiment: &Experiment, metric: Met
             let end = c.high.unwrap_or(f64::MAX).min(high + margin);
             let (pixel_x, pixel_y) = chart.backend_coord(&(high + margin, y));
             if c.ratio > high {
-                let shown = format!("{} \u{2192}", format::figure(c.ratio));
+                let shown = format!("{} \u{2192}", figures::figure(c.ratio));
                 let style = text(16).color(&color).pos(Pos::new(HPos::Right, VPos::Center));
                 area.draw(&Text::new(shown, (pixel_x, pixel_y), style))?;
             } else {
@@ -188,7 +119,7 @@ pub(super) fn windows(result: &RunResult, e: &Experiment, case: &Case, metric: M
                 y_title: &metric.title(),
                 left: 74,
                 x_label: &|x| format!("{x:.0}"),
-                y_label: &|y| format::figure(*y),
+                y_label: &|y| figures::figure(*y),
                 rows: false,
             },
         )?;
@@ -289,16 +220,7 @@ pub(super) fn latencies(result: &RunResult, e: &Experiment, case: &Case) -> Opti
     Some(drawn)
 }
 
-pub(super) fn duration(ns: f64) -> String {
-    match ns {
-        v if v < 999.5 => format!("{v:.0} ns"),
-        v if v < 999.5e3 => format!("{} µs", format::figure(v / 1e3)),
-        v if v < 999.5e6 => format!("{} ms", format::figure(v / 1e6)),
-        v => format!("{} s", format::figure(v / 1e9)),
-    }
-}
-
-pub(super) fn power_of_ten(exponent: f64) -> String {
+fn power_of_ten(exponent: f64) -> String {
     match exponent.round() as i32 {
         0 => "1".into(),
         -1 => "0.1".into(),
@@ -333,7 +255,7 @@ pub(super) fn preemptions(result: &RunResult, e: &Experiment, case: &Case) -> Op
                 y_title: "per VM-CPU-second",
                 left: 74,
                 x_label: &|_| String::new(),
-                y_label: &|y| format::figure(*y),
+                y_label: &|y| figures::figure(*y),
                 rows: false,
             },
         )?;

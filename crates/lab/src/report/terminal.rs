@@ -4,13 +4,12 @@
 use std::fmt::{self, Write};
 
 use crate::experiment::Experiment;
-use crate::report::format::{figure, optional, ratio};
+use crate::markup::figures::{figure, optional, ratio};
+use crate::markup::text::write_wrapped;
+use crate::replications;
+use crate::report::answer;
 use crate::report::view::{self, Deeds, Row};
-use crate::report::{answer, sources_text};
 use crate::result::{Comparison, RunResult, Verdict};
-
-/// Widest line.
-const COLUMNS: usize = 99;
 
 /// The whole report; `verbose` adds the schedulers' own counters.
 pub fn render(result: &RunResult, verbose: bool) -> String {
@@ -71,7 +70,7 @@ fn write_experiment(
     if !experiment.summary.is_empty() {
         write_wrapped(out, "  ", &experiment.summary)?;
     }
-    sources_text::write(out, result, experiment)?;
+    replications::text::write(out, result, experiment)?;
     let base = shorten(&experiment.baseline().name, 8);
     for case in &experiment.cases {
         writeln!(out)?;
@@ -175,20 +174,6 @@ fn write_verdict(out: &mut String, v: &Verdict) -> fmt::Result {
         view::figures(v)
     );
     write_wrapped(out, &format!("  {verdict:<6} "), &line)
-}
-
-/// Writes `text` after `head`, broken between words; further lines are indented as far as `head`.
-pub(super) fn write_wrapped(out: &mut String, head: &str, text: &str) -> fmt::Result {
-    let indent = " ".repeat(head.chars().count());
-    // Reasons and last words come from consoles: none of it may change the terminal.
-    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let options = textwrap::Options::new(COLUMNS)
-        .initial_indent(head)
-        .subsequent_indent(&indent)
-        .word_splitter(textwrap::WordSplitter::NoHyphenation)
-        .break_words(false);
-    writeln!(out, "{}", textwrap::fill(&text, options).trim_end())
 }
 
 fn shorten(text: &str, width: usize) -> String {

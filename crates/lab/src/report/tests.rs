@@ -4,31 +4,14 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::{html, markdown, source_plots, terminal};
+use super::{html, markdown, terminal};
+use crate::markup::html::escape;
+use crate::markup::markdown::tests::assert_tables_are_tables;
 use crate::metric::Metric;
+use crate::replications;
 use crate::result::{ResultError, RunResult};
-use crate::sources::{self, Effect, verdict};
 use crate::spins::SpinWaits;
 use crate::{analysis, builtin, testdata};
-
-/// An effect of an imaginary source, with the windows of [`testdata::result`].
-pub(super) fn effect() -> Effect {
-    let text = r#"
-name = "Pauses that exit"
-what = "Before: none. After: some."
-unit = "s"
-metric = "time_per_op_us"
-direction = "down"
-gone = "It went."
-reversed = "It came back."
-[[rows]]
-name = "pauses"
-before = [4.0, 0.1]
-after = [3.0, 0.3]
-ours = { before = ["lock", "stock"], after = ["lock <pause>", "stock"] }
-"#;
-    toml::from_str(text).expect("it is well-formed")
-}
 
 #[test]
 fn the_terminal_report_fits_a_terminal() {
@@ -132,21 +115,21 @@ fn what_does_not_transfer_in_general_is_among_the_caveats_of_a_page() {
     let mut result = testdata::result();
     let page = html::render(&result, false);
     assert!(page.contains("The host is emulated") && !page.contains("Time is counted"));
-    assert!(!page.contains("The sources had"), "it is none of them");
+    assert!(!page.contains("The documents had"), "it is none of them");
     result.experiments[0].name = "s5".into();
     result.provenance.qemu = Some("10.0.2 (patched), instructions counted".into());
     let page = html::render(&result, false);
     let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text}"));
     assert!(at("The host is emulated") < at("Time is counted"));
     assert!(at("</section>") < at("<h2>Caveats</h2>"));
-    assert!(at("<h2>Caveats</h2>") < at("The sources had 4 to 32 CPUs"));
+    assert!(at("<h2>Caveats</h2>") < at("The documents had 4 to 32 CPUs"));
     result.provenance.accelerator = "here".into();
     assert!(!html::render(&result, false).contains("The host is emulated"));
 }
 
 #[test]
 fn a_quick_run_says_which_way_each_row_goes_and_how_sure_that_is() {
-    let mut result = result_of_sources();
+    let mut result = result_of_replications();
     result.samples.retain(|sample| sample.round < 2);
     result.experiments.iter_mut().for_each(|e| e.windows.rounds = 2);
     let RunResult { provenance, experiments, samples, .. } = result;
@@ -156,16 +139,16 @@ fn a_quick_run_says_which_way_each_row_goes_and_how_sure_that_is() {
     for line in text.lines() {
         assert!(line.chars().count() < 100 && !line.ends_with(' '), "{line}");
     }
-    markdown::tests::assert_tables_are_tables(&page);
+    assert_tables_are_tables(&page);
     let mut nr_rows = 0;
     for e in &result.experiments {
-        for effect in sources::of(&e.name).unwrap().effects {
-            let rows = verdict::compare(&result, &e.name, &effect);
-            for row in rows.iter().filter(|r| r.verdict == verdict::Verdict::Undecided) {
+        for effect in replications::of(&e.name).unwrap().effects {
+            let rows = replications::compare(&result, &e.name, &effect);
+            for row in rows.iter().filter(|r| r.verdict == replications::Verdict::Undecided) {
                 let outcome = row.outcome();
                 assert!(outcome.ends_with(" % sure"), "{}: {outcome}", row.row.name);
                 assert!(text.lines().any(|line| line.ends_with(&outcome)), "{outcome} in {text}");
-                assert!(html.contains(&html::escape(&outcome)), "{outcome}");
+                assert!(html.contains(&escape(&outcome)), "{outcome}");
                 assert!(page.contains(&format!("| {outcome} |")), "{outcome}");
                 nr_rows += 1;
             }
@@ -257,8 +240,8 @@ fn an_older_page_stays_where_the_new_one_cannot_be_written() {
     }
 }
 
-/// A result of all five sources, with arbitrary figures.
-fn result_of_sources() -> RunResult {
+/// A result of all five replications, with arbitrary figures.
+fn result_of_replications() -> RunResult {
     let mut result = testdata::result();
     let window = result.samples[0].clone();
     let names = ["s1", "s2", "s3", "s4", "s5"];
@@ -290,8 +273,8 @@ fn result_of_sources() -> RunResult {
 }
 
 #[test]
-fn all_five_sources_fit_a_terminal_and_make_tables() {
-    let result = result_of_sources();
+fn all_five_replications_fit_a_terminal_and_make_tables() {
+    let result = result_of_replications();
     let text = terminal::render(&result, false);
     let page = markdown::render(&result, "holdfast lab report results/all --markdown all.md");
     let html = html::render(&result, false);
@@ -299,15 +282,15 @@ fn all_five_sources_fit_a_terminal_and_make_tables() {
         assert!(line.chars().count() < 100 && !line.ends_with(' '), "{line}");
     }
     assert!(text.contains("why not measurable here"), "{text}");
-    markdown::tests::assert_tables_are_tables(&page);
+    assert_tables_are_tables(&page);
     for (name, effect) in result.experiments.iter().flat_map(|e| {
-        sources::of(&e.name).unwrap().effects.into_iter().map(move |effect| (&e.name, effect))
+        replications::of(&e.name).unwrap().effects.into_iter().map(move |effect| (&e.name, effect))
     }) {
-        let rows = verdict::compare(&result, name, &effect);
-        let headline = verdict::headline(&rows);
+        let rows = replications::compare(&result, name, &effect);
+        let headline = replications::headline(&rows);
         let at_top = format!("| {} | {} | {headline} |", name.to_uppercase(), effect.name);
         assert!(page.contains(&at_top), "{at_top}");
-        assert!(html.contains(&format!("<h3>{}: {headline}</h3>", html::escape(&effect.name))));
+        assert!(html.contains(&format!("<h3>{}: {headline}</h3>", escape(&effect.name))));
     }
 }
 
@@ -355,7 +338,6 @@ fn counters_of_a_vm_beside_are_shown() {
 #[test]
 fn counters_of_any_size_are_drawn() {
     let mut result = testdata::result();
-    let case = result.experiments[0].cases[0].clone();
     for sample in &mut result.samples {
         sample.attempt = u32::MAX;
         sample.spins =
@@ -377,5 +359,7 @@ fn counters_of_any_size_are_drawn() {
     assert!(terminal::render(&result, false).contains("holdfast"));
     assert!(html::render(&result, false).contains("</html>"));
     let experiment = &result.experiments[0];
-    assert!(source_plots::spin_waits(&result, experiment, &case).is_some());
+    let mut section = String::new();
+    replications::html::write_waits(&mut section, &result, experiment).unwrap();
+    assert!(section.contains("waits for spinlocks"), "{section}");
 }

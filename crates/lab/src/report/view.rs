@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 
 use crate::experiment::{Case, Experiment};
+use crate::markup::figures::figure;
 use crate::metric::{Class, Metric};
-use crate::report::format::figure;
+use crate::replications;
 use crate::result::{Comparison, EMULATED, RunResult, Verdict};
 use crate::scheduler::{Group, SHOWN};
-use crate::sources;
 
 /// A contender in a case.
 #[derive(Clone, Debug)]
@@ -215,8 +215,8 @@ pub fn clock(result: &RunResult) -> &'static str {
     if counts_instructions(result) { "instructions, counted" } else { "the machine's" }
 }
 
-/// Limits of all figures: differences to hardware, and to the sources as a whole. Limits of one
-/// source are in its section.
+/// Limits of all figures: differences to hardware, and to the documents as a whole. Limits of one
+/// replication are in its section.
 pub fn not_transferred(result: &RunResult) -> Vec<&'static str> {
     let mut lines = Vec::new();
     if result.provenance.accelerator == EMULATED {
@@ -234,19 +234,19 @@ pub fn not_transferred(result: &RunResult) -> Vec<&'static str> {
              division or an atomic operation on a contended line as for an addition. CPUs take \
              turns of a microsecond. So other load of the machine changes no figure, and no figure \
              has the costs of true concurrency. Windows and warm-ups are a quarter as long as the \
-             experiment says, 0.25 to 2 s. The sources ran for minutes: what happens once a minute \
-             is hardly ever in a window.",
+             experiment says, 0.25 to 2 s. The originals ran for minutes: what happens once a \
+             minute is hardly ever in a window.",
         );
     }
-    if result.experiments.iter().any(|e| sources::of(&e.name).is_some()) {
+    if result.experiments.iter().any(|e| replications::of(&e.name).is_some()) {
         lines.push(
-            "The sources had 4 to 32 CPUs. The overcommit, which decides how often vCPUs are \
+            "The documents had 4 to 32 CPUs. The overcommit, which decides how often vCPUs are \
              preempted, is kept. The number of vCPUs, which decides how many siblings wait for a \
              preempted one, is not. Effects that grow with it are smaller here, and an effect that \
              is gone here may be there on a large host.",
         );
         lines.push(
-            "The sources had kernels of 2007 to 2012, under Xen or KVM. Today's kernel has other \
+            "The documents had kernels of 2007 to 2012, under Xen or KVM. Today's kernel has other \
              spinlocks (queued, and paravirtual ones that halt), other locks in place of the \
              contended ones, other schedulers with shorter time slices, and directed yields of its \
              own. Any of these may be why an effect is gone, and an older kernel still has it.",
@@ -254,7 +254,7 @@ pub fn not_transferred(result: &RunResult) -> Vec<&'static str> {
         lines.push(
             "Workloads are small, and our own where the original takes minutes or is not \
              available. They take the same paths, in other proportions. So the direction of \
-             changes is compared with the sources', and figures are not.",
+             changes is compared with the documents', and figures are not.",
         );
     }
     lines

@@ -26,16 +26,12 @@ use self::session::{Session, Trouble};
 use crate::experiment::Experiment;
 use crate::result::KernelFacts;
 use crate::resume::Done;
-use crate::sample::Sample;
+use crate::sample::{ATTEMPTS, NOT_TRIED, Sample};
 use holdfast_testbed::progress::{Progress, Step};
 use holdfast_testbed::{Error, Result};
 
-/// Attempts at a window, the first one included.
-pub(crate) const ATTEMPTS: u32 = 4;
 /// Failures in a row after which a contender is given up.
 const GIVE_UP_AFTER: u32 = 2 * ATTEMPTS;
-/// Beginning of the problem of a window that was not tried.
-pub(crate) const NOT_TRIED: &str = "not tried: ";
 /// Hosts in a row that may end without measuring anything.
 const HOSTS: u32 = 8;
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A source's figures, as data.
+//! A document's figures, as data.
 
 use serde::Deserialize;
 
 use crate::metric::Metric;
 
-/// A source.
+/// A document.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Published {

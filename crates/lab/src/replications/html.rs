@@ -1,37 +1,46 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The section of a source: printed figures, ours beside them, and the verdict.
+//! The section of a replication: printed figures, ours beside them, and the verdict.
 
 use std::fmt::{self, Write};
 
-use super::format::{figure, ratio};
-use super::html::{escape, prose, write_figure};
-use super::source_plots;
+use super::plots;
+use super::{Compared, Effect, Published, Values, compare, headline, of, reasons, spread};
 use crate::experiment::Experiment;
+use crate::markup::figures::{figure, ratio};
+use crate::markup::html::{escape, prose, write_figure};
 use crate::metric::Better;
 use crate::result::RunResult;
-use crate::sources::verdict::{self, Compared, Values};
-use crate::sources::{self, Effect, Published};
 use crate::stats::Estimate;
 
-/// Writes the section of `experiment`, if it repeats a source.
-pub(super) fn write(out: &mut String, result: &RunResult, experiment: &Experiment) -> fmt::Result {
-    let Some(published) = sources::of(&experiment.name) else { return Ok(()) };
+/// Writes the section of `experiment`, if it replicates a document.
+pub(crate) fn write(out: &mut String, result: &RunResult, experiment: &Experiment) -> fmt::Result {
+    let Some(published) = of(&experiment.name) else { return Ok(()) };
     write_head(out, &published)?;
     for effect in &published.effects {
-        let rows = verdict::compare(result, &experiment.name, effect);
+        let rows = compare(result, &experiment.name, effect);
         write_effect(out, experiment, effect, &rows)?;
     }
-    for case in &experiment.cases {
-        if let Some(drawn) = source_plots::spin_waits(result, experiment, case) {
-            let caption = format!("{}: the guest's waits for spinlocks, by contender", case.name);
-            write_figure(out, &drawn, &caption)?;
-        }
-    }
+    write_waits(out, result, experiment)?;
     writeln!(out, "<h3>What does not transfer</h3>\n<ul>")?;
     for line in &published.not_transferred {
         writeln!(out, "<li>{}</li>", prose(line))?;
     }
     writeln!(out, "</ul>\n<h3>All measured</h3>")
+}
+
+/// The guest's waits for spinlocks in each case that measured them.
+pub(crate) fn write_waits(
+    out: &mut String,
+    result: &RunResult,
+    experiment: &Experiment,
+) -> fmt::Result {
+    for case in &experiment.cases {
+        if let Some(drawn) = plots::spin_waits(result, experiment, case) {
+            let caption = format!("{}: the guest's waits for spinlocks, by contender", case.name);
+            write_figure(out, &drawn, &caption)?;
+        }
+    }
+    Ok(())
 }
 
 fn write_head(out: &mut String, p: &Published) -> fmt::Result {
@@ -53,16 +62,16 @@ fn write_effect(
     effect: &Effect,
     rows: &[Compared],
 ) -> fmt::Result {
-    writeln!(out, "<h3>{}: {}</h3>", escape(&effect.name), verdict::headline(rows))?;
+    writeln!(out, "<h3>{}: {}</h3>", escape(&effect.name), headline(rows))?;
     writeln!(out, "<p>{}</p>", prose(&effect.what))?;
     write_table(out, effect, rows)?;
-    if let Some(spread) = verdict::spread(rows) {
+    if let Some(spread) = spread(rows) {
         writeln!(out, "<p>{}</p>", escape(&spread))?;
     }
-    for reason in verdict::reasons(effect, rows) {
+    for reason in reasons(effect, rows) {
         writeln!(out, "<p><b>Why {}.</b> {}</p>", escape(&reason.of()), prose(reason.text))?;
     }
-    if let Some(drawn) = source_plots::changes(experiment, &effect.name, rows) {
+    if let Some(drawn) = plots::changes(experiment, &effect.name, rows) {
         let caption = "Cross: after over before as printed. Below it ours, under the kernel's \
              scheduler unless said; and below that, in its colour, holdfast over the kernel's \
                        scheduler, in the case of before and in that of after. Lines are 95 % \
@@ -154,9 +163,9 @@ fn dash() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::tests::effect;
-    use crate::sources::verdict::Verdict;
+    use crate::replications::Verdict;
     use crate::testdata;
+    use crate::testdata::effect;
 
     #[test]
     fn every_printed_figure_is_on_the_page_whether_measured_or_not() {
@@ -178,7 +187,7 @@ mod tests {
     fn all_four_series_have_a_mean_and_a_deviation() {
         let result = testdata::result();
         let effect = effect();
-        let rows = verdict::compare(&result, "three-ways", &effect);
+        let rows = compare(&result, "three-ways", &effect);
         let mut page = String::new();
         write_effect(&mut page, &result.experiments[0], &effect, &rows).unwrap();
         for (case, contender) in [
@@ -197,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_experiment_of_no_source_has_no_such_section() {
+    fn an_experiment_that_replicates_none_has_no_such_section() {
         let result = testdata::result();
         let mut page = String::new();
         write(&mut page, &result, &result.experiments[0]).unwrap();
@@ -208,16 +217,16 @@ mod tests {
     fn waits_are_drawn_where_the_guest_timed_them() {
         let result = testdata::result();
         let e = &result.experiments[0];
-        let drawn = source_plots::spin_waits(&result, e, &e.cases[0]).unwrap();
+        let drawn = plots::spin_waits(&result, e, &e.cases[0]).unwrap();
         assert!(drawn.starts_with("<svg") && drawn.contains("second mode"), "{drawn}");
         let mut short = result.clone();
         for spins in short.samples.iter_mut().filter_map(|s| s.spins.as_mut()) {
             spins.hist.truncate(20);
         }
-        let drawn = source_plots::spin_waits(&short, e, &e.cases[0]).unwrap();
+        let drawn = plots::spin_waits(&short, e, &e.cases[0]).unwrap();
         assert!(!drawn.contains("second mode"), "there is none");
         let mut without = result.clone();
         without.samples.iter_mut().for_each(|s| s.spins = None);
-        assert!(source_plots::spin_waits(&without, e, &e.cases[0]).is_none());
+        assert!(plots::spin_waits(&without, e, &e.cases[0]).is_none());
     }
 }

@@ -7,20 +7,20 @@
 use plotters::style::RGBColor;
 
 /// Text and axes.
-pub(super) const INK: RGBColor = RGBColor(1, 1, 1);
+pub(crate) const INK: RGBColor = RGBColor(1, 1, 1);
 /// Grid lines and bands.
-pub(super) const GRID: RGBColor = RGBColor(2, 2, 2);
+pub(crate) const GRID: RGBColor = RGBColor(2, 2, 2);
 /// Number of distinct colours for series.
-pub(super) const NR_SERIES: usize = 6;
+pub(crate) const NR_SERIES: usize = 6;
 
 /// Colour of the `i`th contender or class.
-pub(super) fn series(i: usize) -> RGBColor {
+pub(crate) fn series(i: usize) -> RGBColor {
     RGBColor(3, 0, (i % NR_SERIES) as u8)
 }
 
 /// Turns plotters' output into an element of the page: colours from its style sheet, its font, and
 /// the full width.
-pub(super) fn themed(svg: &str, label: &str) -> String {
+pub(crate) fn themed(svg: &str, label: &str) -> String {
     let mut out = svg.replace("#010101", "currentColor").replace("#020202", "var(--grid)");
     for i in 0..NR_SERIES {
         out = out.replace(&format!("#0300{i:02}"), &format!("var(--s{i})"));

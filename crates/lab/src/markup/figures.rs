@@ -4,7 +4,7 @@
 use crate::stats::{Estimate, MIN_ROUNDS};
 
 /// Three significant digits, with k, M or G: `291k`, `1.23M`, `0.042`.
-pub fn figure(value: f64) -> String {
+pub(crate) fn figure(value: f64) -> String {
     let size = value.abs();
     if size >= 1e12 || (size < 5e-5 && size > 0.0) {
         return format!("{value:.0e}");
@@ -28,13 +28,13 @@ pub fn figure(value: f64) -> String {
 }
 
 /// A figure, or a dash where there is none.
-pub fn optional(value: Option<f64>) -> String {
+pub(crate) fn optional(value: Option<f64>) -> String {
     value.map_or_else(|| "-".into(), figure)
 }
 
 /// `1.41 [1.32, 1.50]*`; the star marks a significant difference. With too few rounds for one:
 /// `1.41 > 1, 98 % sure`.
-pub fn ratio(e: &Estimate) -> String {
+pub(crate) fn ratio(e: &Estimate) -> String {
     let ratio = two_digits(e.ratio);
     match direction(e) {
         Some((sign, sure)) if e.rounds < MIN_ROUNDS => format!("{ratio} {sign} 1, {sure} sure"),
@@ -47,18 +47,18 @@ pub fn ratio(e: &Estimate) -> String {
 }
 
 /// On which side of 1 a ratio is, and how sure that is.
-pub fn direction(e: &Estimate) -> Option<(char, String)> {
+pub(crate) fn direction(e: &Estimate) -> Option<(char, String)> {
     let above = e.likely_above_1()?;
     Some(if e.ratio > 1.0 { ('>', percent(above)) } else { ('<', percent(1.0 - above)) })
 }
 
 /// `98 %`; no measurement is certain.
-pub fn percent(part: f64) -> String {
+pub(crate) fn percent(part: f64) -> String {
     if part > 0.995 { ">99 %".into() } else { format!("{:.0} %", 100.0 * part) }
 }
 
 /// A ratio to two digits after the point, as far as its size allows.
-pub fn two_digits(v: f64) -> String {
+pub(crate) fn two_digits(v: f64) -> String {
     if v >= 9999.5 || (v != 0.0 && v < 0.0005) {
         format!("{v:.0e}")
     } else if v >= 99.5 {

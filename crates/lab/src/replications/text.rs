@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The section of a source in a terminal: printed figures, ours beside them, and the verdict.
+//! The section of a replication in a terminal: printed figures, ours beside them, and the verdict.
 
 use std::fmt::{self, Write};
 
-use super::format::ratio;
-use super::sources::values;
-use super::terminal::write_wrapped;
+use super::html::values;
+use super::{Compared, Effect, compare, headline, of, reasons, spread};
 use crate::experiment::Experiment;
+use crate::markup::figures::ratio;
+use crate::markup::text::write_wrapped;
 use crate::result::RunResult;
-use crate::sources::verdict::{self, Compared};
-use crate::sources::{self, Effect};
 
-/// Writes the section of `experiment`, if it repeats a source.
-pub(super) fn write(out: &mut String, result: &RunResult, experiment: &Experiment) -> fmt::Result {
-    let Some(published) = sources::of(&experiment.name) else { return Ok(()) };
+/// Writes the section of `experiment`, if it replicates a document.
+pub(crate) fn write(out: &mut String, result: &RunResult, experiment: &Experiment) -> fmt::Result {
+    let Some(published) = of(&experiment.name) else { return Ok(()) };
     writeln!(out, "\n  {}: {}, {}", published.id, published.author, published.title)?;
     for effect in &published.effects {
-        let rows = verdict::compare(result, &experiment.name, effect);
-        let title = format!("{}: {}", effect.name, verdict::headline(&rows));
+        let rows = compare(result, &experiment.name, effect);
+        let title = format!("{}: {}", effect.name, headline(&rows));
         writeln!(out)?;
         write_wrapped(out, "  ", &title)?;
         line(out, ["", "printed", "ours: after/before", "holdfast / stock", "seen again?"])?;
@@ -25,7 +24,7 @@ pub(super) fn write(out: &mut String, result: &RunResult, experiment: &Experimen
             write_row(out, row)?;
         }
         write_values(out, effect, &rows)?;
-        for reason in verdict::reasons(effect, &rows) {
+        for reason in reasons(effect, &rows) {
             // Code stands out on a page; here it is words like others.
             let text = format!("why {}: {}", reason.of(), reason.text.replace('`', ""));
             write_wrapped(out, "  ", &text)?;
@@ -49,7 +48,7 @@ fn write_values(out: &mut String, effect: &Effect, rows: &[Compared]) -> fmt::Re
         let second = if row.is_one_case() { String::new() } else { second };
         four(out, [row.row.name.clone(), before, after, first, second])?;
     }
-    match verdict::spread(rows) {
+    match spread(rows) {
         Some(spread) => write_wrapped(out, "  ", &spread),
         None => Ok(()),
     }
@@ -80,9 +79,9 @@ fn line(out: &mut String, [name, printed, ours, holdfast, verdict]: [&str; 5]) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::tests::effect;
-    use crate::sources::verdict::Verdict;
+    use crate::replications::Verdict;
     use crate::testdata;
+    use crate::testdata::effect;
 
     #[test]
     fn has_every_row_and_no_figure_of_its_own() {
@@ -93,7 +92,7 @@ mod tests {
         assert!(text.contains("-53.9 %") && text.contains("+88.2 %"), "{text}");
         assert!(text.contains(Verdict::NotMeasured.as_str()), "{text}");
         assert!(text.lines().all(|l| l.chars().count() < 100), "{text}");
-        let nr_rows: usize = sources::of("s4").unwrap().effects.iter().map(|e| e.rows.len()).sum();
+        let nr_rows: usize = of("s4").unwrap().effects.iter().map(|e| e.rows.len()).sum();
         assert_eq!(text.lines().filter(|l| l.ends_with("not measured")).count(), nr_rows + 3);
         assert!(!text.contains("mean (sd)"), "there is none: {text}");
     }
@@ -102,7 +101,7 @@ mod tests {
     fn means_and_deviations_of_all_four_series_follow_the_ratios() {
         let result = testdata::result();
         let effect = effect();
-        let rows = verdict::compare(&result, "three-ways", &effect);
+        let rows = compare(&result, "three-ways", &effect);
         let mut text = String::new();
         write_values(&mut text, &effect, &rows).unwrap();
         let row = text.lines().find(|l| l.trim_start().starts_with("pauses")).unwrap();

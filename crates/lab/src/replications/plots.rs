@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The plots of a source's section.
+//! The plots of a replication's section.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::format::figure;
-use super::plots::{Axes, Chart, Drawn, chart, duration, plot, text};
-use super::svg::{INK, series};
+use super::{Compared, HOLDFAST, STOCK};
 use crate::experiment::{Case, Experiment};
+use crate::markup::chart::{Axes, Chart, Drawn, chart, duration, plot, text};
+use crate::markup::figures::figure;
+use crate::markup::svg::{INK, series};
 use crate::result::RunResult;
-use crate::sources::verdict::{Compared, HOLDFAST, STOCK};
 use crate::stats::{self, Estimate};
 
 /// After over before, as printed and as measured, and the same cases under holdfast.
@@ -208,14 +208,14 @@ pub(super) fn spin_waits(result: &RunResult, e: &Experiment, case: &Case) -> Opt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::tests::effect;
-    use crate::sources::verdict;
+    use crate::replications::compare;
     use crate::testdata;
+    use crate::testdata::effect;
 
     fn drawn(ratio: f64, low: f64) -> String {
         let result = testdata::result();
         let effect = effect();
-        let mut rows = verdict::compare(&result, "three-ways", &effect);
+        let mut rows = compare(&result, "three-ways", &effect);
         let high = Some(2.0 * ratio);
         rows[0].ours = Some(Estimate { ratio, low, high, ..rows[0].ours.unwrap() });
         changes(&result.experiments[0], "t", &rows).unwrap()

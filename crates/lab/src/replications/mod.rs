@@ -1,25 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! The five documents behind this project: their figures, beside ours.
+//! Replications of the five source documents behind this project: their figures, beside ours.
 //!
-//! `experiments/sources/*.published.toml` has the figures, and names the windows of ours that
-//! belong beside each. Whether an effect was seen again follows from a result ([`verdict`]), and is
-//! not written down anywhere.
+//! `experiments/replications/*.published.toml` has the figures, and names the windows of ours that
+//! belong beside each. Whether an effect was seen again follows from a result ([`compare`]), and is
+//! not written down anywhere. Sections of the three reports show it.
 
+mod compare;
+pub(crate) mod html;
+pub(crate) mod markdown;
+mod plots;
 mod published;
-pub mod verdict;
+pub(crate) mod text;
+mod words;
 
-pub use self::published::{Effect, Point, Published, Row};
+pub use self::compare::{Compared, HOLDFAST, Leaning, STOCK, Values, Verdict, Way, compare};
+pub use self::published::{Direction, Effect, Point, Published, Row};
+pub use self::words::{Reason, headline, reasons, spread};
 
-/// Name of the experiment and published text, for each source.
+/// Name of the experiment and published text, for each document.
 const PUBLISHED: [(&str, &str); 5] = [
-    ("s1", include_str!("../../../../experiments/sources/s1.published.toml")),
-    ("s2", include_str!("../../../../experiments/sources/s2.published.toml")),
-    ("s3", include_str!("../../../../experiments/sources/s3.published.toml")),
-    ("s4", include_str!("../../../../experiments/sources/s4.published.toml")),
-    ("s5", include_str!("../../../../experiments/sources/s5.published.toml")),
+    ("s1", include_str!("../../../../experiments/replications/s1.published.toml")),
+    ("s2", include_str!("../../../../experiments/replications/s2.published.toml")),
+    ("s3", include_str!("../../../../experiments/replications/s3.published.toml")),
+    ("s4", include_str!("../../../../experiments/replications/s4.published.toml")),
+    ("s5", include_str!("../../../../experiments/replications/s5.published.toml")),
 ];
 
-/// The publication that the experiment of this name repeats.
+/// The publication that the experiment of this name replicates.
 pub fn of(experiment: &str) -> Option<Published> {
     let (_, text) = PUBLISHED.iter().find(|(name, _)| *name == experiment)?;
     Some(Published::parse(text).expect("a test reads every one"))
@@ -86,9 +93,9 @@ mod tests {
 
     #[test]
     fn changes_are_those_that_were_printed() {
-        // In percent, as in the sources.
-        let change = |source: &str, effect: usize, row: usize| {
-            let ratio = of(source).unwrap().effects[effect].rows[row].published_ratio().unwrap();
+        // In percent, as in the documents.
+        let change = |document: &str, effect: usize, row: usize| {
+            let ratio = of(document).unwrap().effects[effect].rows[row].published_ratio().unwrap();
             (1000.0 * (1.0 - ratio)).round() / 10.0
         };
         assert_eq!(change("s1", 0, 0), 7.9);
