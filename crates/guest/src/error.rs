@@ -76,15 +76,6 @@ pub enum ReadError {
          as a file (--btf)"
     )]
     Ambiguous(BuildId, BuildId),
-    /// The vCPU was not part of the guest when it was resolved.
-    #[error(
-        "vCPU {0} is not known: it was plugged in after the guest was resolved; resolve the \
-             guest again"
-    )]
-    NoSuchVcpu(u32),
-    /// Pointers between vCPUs cannot be followed.
-    #[error("the guest's direct map is not known yet, so its lock queues cannot be followed")]
-    NoDirectMap,
 }
 
 fn unfit(nr_files: usize) -> String {

@@ -6,10 +6,10 @@
 //! kernel, and if the values agree between vCPUs.
 
 use crate::{
-    address::{Gpa, Gva, Hva, PAGE_SIZE, Slot},
+    address::{Gpa, Gva, PAGE_SIZE},
     layout::{Layout, SelfPointer},
     memory::{GuestMemory, MemoryError},
-    reader::VcpuRecord,
+    vcpu::{Vcpu, VcpuRecord},
 };
 
 /// NR_CPUS of the largest x86-64 configurations.
@@ -77,32 +77,6 @@ pub enum Misfit {
     },
 }
 
-/// A vCPU and the place of its per-CPU area.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Vcpu {
-    /// Number KVM gave it.
-    pub vcpu_idx: u32,
-    /// Number the guest's kernel gave it; the two can differ.
-    pub cpu: u32,
-    /// Guest-physical address of its per-CPU area.
-    pub area: Gpa,
-    /// Host address of the same.
-    pub area_hva: Hva,
-    /// The slot it lies in.
-    pub slot: Slot,
-    /// Its idle task, if the layout has it. A kernel creates one idle task for each CPU, so the
-    /// pointer never changes.
-    pub idle_task: Option<Gva>,
-}
-
-impl Vcpu {
-    /// Host address of the word at `offset` in the area; within the slot for offsets of the layout
-    /// this was made with.
-    pub fn hva(&self, offset: u32) -> Hva {
-        Hva::new(self.area_hva.get().wrapping_add(u64::from(offset)))
-    }
-}
-
 /// vCPUs under a layout that fits, and the direct map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fit {
@@ -134,8 +108,7 @@ pub(crate) fn fit(
         if let Err(misfit) = words.check(layout, &vcpu) {
             return Ok(Err(misfit));
         }
-        let idle_task = words.idle_task.filter(|task| is_kernel_address(*task)).map(Gva::new);
-        seen.push((Vcpu { cpu: words.cpu, idle_task, ..vcpu }, words));
+        seen.push((Vcpu { cpu: words.cpu, ..vcpu }, words));
     }
     Ok(agree(layout, &seen))
 }
@@ -152,7 +125,7 @@ fn place(layout: &Layout, record: &VcpuRecord) -> Result<Vcpu, Misfit> {
     let first = area.checked_add(u64::from(low)).ok_or(outside.clone())?;
     record.slot.to_hva(first, u64::from(high - low)).ok_or(outside.clone())?;
     let area_hva = record.steal_time.checked_sub(steal_time).ok_or(outside)?;
-    Ok(Vcpu { vcpu_idx: vcpu, cpu: 0, area, area_hva, slot: record.slot, idle_task: None })
+    Ok(Vcpu { vcpu_idx: vcpu, cpu: 0, area, area_hva })
 }
 
 /// The values in one vCPU's per-CPU area.
@@ -161,7 +134,6 @@ struct Words {
     preempt_count: u64,
     nodes_in_use: u32,
     task: Option<u64>,
-    idle_task: Option<u64>,
     per_cpu_offset: Option<u64>,
     self_pointer: Option<u64>,
 }
@@ -181,7 +153,6 @@ impl Words {
                 None => 0,
             },
             task: long(layout.current_task)?,
-            idle_task: long(layout.idle_task)?,
             per_cpu_offset: long(layout.this_cpu_off)?,
             self_pointer: long(layout.self_pointer.map(|p| p.pointer))?,
         })

@@ -11,7 +11,7 @@
 //! | 6.2 to 6.14 | `pcpu_hot.preempt_count` | `pcpu_hot.cpu_number`, `pcpu_hot.current_task` |
 //!
 //! Debian's kernels 6.1, 6.12, 7.2 and 7.3 all name the section `.data..percpu`. The preemption
-//! counts with 32 bits all have the same bits; see [`holdfast_policy::preempt_count`].
+//! counts with 32 bits all have the same bits; see `hf_preempt_count()` in `crates/policy`.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ use crate::btf::{Btf, BtfError, SectionVar, kind};
 /// Largest static per-CPU area accepted; real ones have about 220 kB.
 const AREA_MAX: u32 = 16 << 20;
 /// Most queue nodes a CPU can have; kernels have 4, one for each level of nesting.
-pub const QUEUE_NODES_MAX: u32 = 8;
+const QUEUE_NODES_MAX: u32 = 8;
 
 /// Identity of a kernel build: the SHA-256 of its BTF.
 ///
@@ -58,7 +58,7 @@ pub struct QueueLayout {
     pub at: u32,
     /// Bytes from node to node: 32 with paravirtual spinlocks, 16 without.
     pub node_size: u32,
-    /// Number of nodes, at most [`QUEUE_NODES_MAX`].
+    /// Number of nodes, at most 8.
     pub nr_nodes: u32,
     /// Offset in a node of the pointer to the successor's node.
     pub next: u32,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Reads a guest from outside: from the memory of its VMM's process to the class of each vCPU.
+//! Reads a guest from outside: from the memory of its VMM's process to the places of the words that
+//! tell the class of each vCPU.
 //!
 //! KVM knows the host address of each vCPU's steal-time record, which lies in the static per-CPU
 //! area of the guest's kernel. The kernel's BTF, which lies in the guest's memory, gives the
@@ -18,8 +19,8 @@
 //!
 //! From the bottom up: [`address`] and [`memory`] define a guest's memory, [`process`] reads it
 //! from a running process, [`scan`] finds BTF in it, `btf` parses the BTF, [`layout`] makes offsets
-//! of it, [`reader`] picks the layout that fits the vCPUs, [`facts`] and [`queue`] read vCPUs with
-//! it.
+//! of it, `fit` compares these with the [`vcpu`]s, and [`reader`] picks the layout that fits. The
+//! words themselves are read by BPF: `hf_read_class()` in `crates/bpf`.
 //!
 //! Everything read from a guest is untrusted. For any contents the answer is a fact or an error, in
 //! bounded time and memory, and nothing outside the guest's memory slots is read.
@@ -27,27 +28,25 @@
 pub mod address;
 mod btf;
 mod error;
-pub mod facts;
 mod fit;
 pub mod layout;
 pub mod memory;
 pub mod process;
-pub mod queue;
 pub mod reader;
 mod release;
 mod resolved;
 pub mod scan;
 pub mod source;
+pub mod vcpu;
 
 pub use address::{Gpa, Gva, Hva, HvaRange, Slot};
 pub use btf::BtfError;
 pub use error::ReadError;
-pub use facts::{QueueNode, VcpuFacts};
-pub use fit::{Misfit, Vcpu};
+pub use fit::Misfit;
 pub use layout::{BuildId, Layout, LayoutError};
 pub use memory::{GuestMemory, MemoryError};
 pub use process::ProcessMemory;
-pub use queue::{Queue, QueueEnd, Waiting};
-pub use reader::{Reader, VcpuRecord};
+pub use reader::Reader;
 pub use resolved::{Deltas, Kernel, QueueDeltas, ResolvedGuest};
 pub use source::{BtfFiles, SourceError};
+pub use vcpu::{Vcpu, VcpuRecord};

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    address::{Gpa, Hva, Slot},
+    address::{Hva, Slot},
     error::ReadError,
     fit::{Fit, Misfit, fit},
     layout::{BuildId, Layout, LayoutError},
@@ -19,6 +19,7 @@ use crate::{
     resolved::{Kernel, ResolvedGuest},
     scan::{Effort, scan},
     source::BtfFiles,
+    vcpu::VcpuRecord,
 };
 
 /// Layouts kept. A full cache is emptied at once, because guests choose its contents.
@@ -28,34 +29,6 @@ const CACHE_MAX: usize = 64;
 /// and a guest without BTF would cause it at every attempt.
 const EXHAUST_EVERY: Duration = Duration::from_secs(60);
 const EXHAUST_PART: u32 = 100;
-/// Length of a steal-time record (`struct kvm_steal_time`), and its alignment.
-const STEAL_TIME_LEN: u64 = 64;
-
-/// A vCPU's steal-time record, as KVM has it in `vcpu->arch.st.cache`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct VcpuRecord {
-    /// Number KVM gave the vCPU.
-    pub vcpu_idx: u32,
-    /// Host address of the record.
-    pub steal_time: Hva,
-    /// Guest-physical address of the record.
-    pub steal_time_gpa: Gpa,
-    /// The slot it lies in.
-    pub slot: Slot,
-}
-
-impl VcpuRecord {
-    /// A record at `steal_time_gpa`, or `None` if it does not lie in `slot`.
-    pub fn new(vcpu_idx: u32, steal_time_gpa: Gpa, slot: Slot) -> Option<Self> {
-        let steal_time = slot.to_hva(steal_time_gpa, STEAL_TIME_LEN)?;
-        Some(Self { vcpu_idx, steal_time, steal_time_gpa, slot })
-    }
-
-    fn is_sound(&self) -> bool {
-        self.slot.to_hva(self.steal_time_gpa, STEAL_TIME_LEN) == Some(self.steal_time)
-            && self.steal_time_gpa.get().is_multiple_of(STEAL_TIME_LEN)
-    }
-}
 
 /// The result of an attempt to read a guest.
 #[derive(Debug)]

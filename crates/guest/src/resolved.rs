@@ -4,9 +4,8 @@
 use std::fmt;
 
 use crate::{
-    error::ReadError,
-    fit::Vcpu,
     layout::{BuildId, Layout},
+    vcpu::Vcpu,
 };
 
 /// The kernel a guest runs.
@@ -37,8 +36,8 @@ pub struct Deltas {
     /// Pointer to the running task, 64 bits.
     pub current_task: Option<i64>,
     /// Pointer to the CPU's idle task, 64 bits. While the idle task runs, one level of the
-    /// preemption count is its own and means no lock. The pointer does not change; see
-    /// [`Vcpu::idle_task`].
+    /// preemption count is its own and means no lock. A kernel creates one idle task for each CPU,
+    /// so the pointer does not change.
     pub idle_task: Option<i64>,
     /// Head of the list of function calls that other CPUs have sent to this one, 64 bits.
     pub call_queue: Option<i64>,
@@ -55,10 +54,6 @@ pub struct QueueDeltas {
     pub locked: i64,
     /// Guest-virtual address of the successor's node, 64 bits.
     pub next: i64,
-    /// Bytes from node to node.
-    pub node_size: u32,
-    /// Number of nodes.
-    pub nr_nodes: u32,
 }
 
 /// A guest that can be read: its kernel, and the places of each vCPU's words.
@@ -91,12 +86,6 @@ impl ResolvedGuest {
         self.direct_map
     }
 
-    /// The vCPU of this number.
-    pub fn vcpu(&self, vcpu_idx: u32) -> Result<&Vcpu, ReadError> {
-        let found = self.vcpus.iter().find(|vcpu| vcpu.vcpu_idx == vcpu_idx);
-        found.ok_or(ReadError::NoSuchVcpu(vcpu_idx))
-    }
-
     /// The offsets as distances from the steal-time record, the same for all vCPUs of the guest.
     ///
     /// The address of a word is the record's host address plus its distance. For every vCPU that
@@ -114,8 +103,6 @@ impl ResolvedGuest {
                 count: delta(queue.at + queue.count),
                 locked: delta(queue.at + queue.locked),
                 next: delta(queue.at + queue.next),
-                node_size: queue.node_size,
-                nr_nodes: queue.nr_nodes,
             }),
         }
     }

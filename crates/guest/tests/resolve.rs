@@ -6,10 +6,11 @@ mod common;
 use std::{fs, io::Write, os::unix::fs::symlink, process::Command, sync::atomic::Ordering};
 
 use common::{
-    ALL, GPA, LINUX_6_12, LINUX_7_2, LINUX_7_3, Spec, area_at, boot, inflate, link_address,
+    ALL, DIRECT_MAP, GPA, LINUX_6_12, LINUX_7_2, LINUX_7_3, Spec, area_at, boot, inflate,
+    link_address,
 };
 use holdfast_guest::{
-    BtfFiles, BuildId, Gpa, Gva, Hva, Layout, Misfit, ReadError, Reader, Slot, VcpuRecord,
+    BtfFiles, BuildId, Gpa, GuestMemory, Hva, Layout, Misfit, ReadError, Reader, Slot, VcpuRecord,
     scan::{Effort, scan},
 };
 
@@ -34,9 +35,34 @@ fn resolves_every_kernel_with_the_sampled_pass_alone() {
         for (n, vcpu) in guest.vcpus().iter().enumerate() {
             assert_eq!((vcpu.vcpu_idx, vcpu.cpu), (n as u32 * 2, n as u32));
             assert_eq!(vcpu.area, Gpa::new(GPA + area_at(n as u32)));
-            assert_eq!(vcpu.idle_task, Some(Gva::new(common::IDLE_TASK + n as u64 * 0x2000)));
         }
         assert!(!mem.trespassed.load(Ordering::Relaxed));
+    }
+}
+
+#[test]
+fn distances_lead_from_the_steal_time_record_to_each_word() {
+    for (version, blob) in ALL {
+        let (mut mem, records) = guest(version, blob);
+        let layout = Layout::from_btf(blob).unwrap();
+        let call = DIRECT_MAP + 0x5000;
+        common::wait_in_queue(&mut mem, &layout, 2, common::node_gva(&layout, 3));
+        mem.put_u64(area_at(2) + u64::from(layout.call_queue.unwrap()), call);
+        let guest = Reader::new().resolve_in(&mem, &[mem.slot()], &records).unwrap();
+        assert_eq!(guest.direct_map(), Some(DIRECT_MAP), "{version}");
+
+        let deltas = guest.deltas();
+        let queue = deltas.queue.unwrap();
+        let at = |delta| Hva::new(records[2].steal_time.get().wrapping_add_signed(delta));
+        let short = |delta| mem.read_u32(at(delta)).unwrap();
+        let long = |delta: Option<i64>| mem.read_u64(at(delta.unwrap())).unwrap();
+        assert_eq!(short(deltas.preempt_count) & !(1 << 31), 1, "{version}");
+        assert_eq!(short(deltas.cpu_number), 2, "{version}");
+        assert_eq!(long(deltas.current_task), 0xffff_9d00_c123_8000, "{version}");
+        assert_eq!(long(deltas.idle_task), common::IDLE_TASK + 0x4000, "{version}");
+        assert_eq!(long(deltas.call_queue), call, "{version}");
+        assert_eq!([short(queue.count), short(queue.locked)], [1, 1], "{version}");
+        assert_eq!(long(Some(queue.next)), common::node_gva(&layout, 3), "{version}");
     }
 }
 

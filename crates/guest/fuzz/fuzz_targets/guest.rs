@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A booted guest with arbitrary bytes written over it gives facts or an error, and only resident
-//! bytes within the slot are read. From crates/guest: `cargo +nightly fuzz run guest`
+//! A booted guest with arbitrary bytes written over it gives distances or an error. The distances
+//! lead to resident bytes within the slot, and no others are read. From crates/guest:
+//! `cargo +nightly fuzz run guest`
 
 #![no_main]
 
 use std::sync::{LazyLock, Mutex, atomic::Ordering};
 
 use common::{ALL, FakeMemory, Spec, area_at, boot, link_address};
-use holdfast_guest::{Layout, Reader, VcpuRecord};
+use holdfast_guest::{GuestMemory, Hva, Layout, Reader, VcpuRecord};
 use libfuzzer_sys::fuzz_target;
 
 #[path = "../../tests/common/mod.rs"]
@@ -68,11 +69,14 @@ fuzz_target!(|data: &[u8]| {
         mem.put(at, &patch[3..]);
     }
     if let Ok(guest) = Reader::new().resolve_in(mem, &[mem.slot()], &kernel.records) {
-        for vcpu in guest.vcpus() {
-            guest.facts(mem, vcpu.vcpu_idx).unwrap().class();
-        }
-        if let Ok(queues) = guest.queues(mem) {
-            assert!(queues.iter().map(|queue| queue.waiting.len()).sum::<usize>() <= 4 * 8);
+        let deltas = guest.deltas();
+        let words = [deltas.current_task, deltas.idle_task, deltas.call_queue];
+        let nodes = deltas.queue.map_or([None; 3], |q| [q.count, q.locked, q.next].map(Some));
+        for record in &kernel.records {
+            for delta in words.into_iter().chain(nodes).flatten().chain([deltas.preempt_count]) {
+                let at = record.steal_time.get().wrapping_add_signed(delta);
+                mem.read_u32(Hva::new(at)).unwrap();
+            }
         }
     }
     assert!(!mem.trespassed.load(Ordering::Relaxed));

@@ -192,26 +192,17 @@ pub fn put_preempt_count(mem: &mut FakeMemory, layout: &Layout, n: u32, count: u
     }
 }
 
-/// Guest-virtual address of a vCPU's queue node.
-pub fn node_gva(layout: &Layout, n: u32, node: u32) -> u64 {
-    let queue = layout.queue.unwrap();
-    DIRECT_MAP + GPA + area_at(n) + u64::from(queue.at + node * queue.node_size)
+/// Guest-virtual address of a vCPU's first queue node.
+pub fn node_gva(layout: &Layout, n: u32) -> u64 {
+    DIRECT_MAP + GPA + area_at(n) + u64::from(layout.queue.unwrap().at)
 }
 
-/// Makes vCPU `n` wait in a queue with its `node`-th queue node.
-pub fn wait_in_queue(
-    mem: &mut FakeMemory,
-    layout: &Layout,
-    n: u32,
-    node: u32,
-    next: u64,
-    locked: u32,
-) {
+/// Makes vCPU `n` wait at the head of a queue with its first queue node.
+pub fn wait_in_queue(mem: &mut FakeMemory, layout: &Layout, n: u32, next: u64) {
     let queue = layout.queue.unwrap();
-    let first = area_at(n) + u64::from(queue.at);
-    let at = first + u64::from(node * queue.node_size);
+    let at = area_at(n) + u64::from(queue.at);
     mem.put_u64(at + u64::from(queue.next), next);
-    mem.put_u32(at + u64::from(queue.locked), locked);
-    mem.put_u32(first + u64::from(queue.count), node + 1);
+    mem.put_u32(at + u64::from(queue.locked), 1);
+    mem.put_u32(at + u64::from(queue.count), 1);
     put_preempt_count(mem, layout, n, 1);
 }
