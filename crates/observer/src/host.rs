@@ -7,6 +7,7 @@ use std::path::Path;
 use holdfast_checks::{Host, foreign_pid_namespace};
 
 use crate::error::ObserverError;
+use crate::sample::Times;
 
 pub(crate) const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 const KVM_BTF: &str = "/sys/kernel/btf/kvm";
@@ -84,11 +85,11 @@ pub(crate) fn first_line(path: &str) -> String {
 
 /// CPU time of a thread and the time that it waited for a CPU, in ns, as the scheduler accounts for
 /// them. KVM reports the latter to the guest as steal time.
-pub(crate) fn schedstat(pid: u32, tid: u32) -> Option<(u64, u64)> {
+pub(crate) fn schedstat(pid: u32, tid: u32) -> Option<Times> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
     let mut words = text.split_ascii_whitespace().map(str::parse);
     match (words.next(), words.next()) {
-        (Some(Ok(run)), Some(Ok(wait))) => Some((run, wait)),
+        (Some(Ok(run_ns)), Some(Ok(steal_ns))) => Some(Times { run_ns, steal_ns }),
         _ => None,
     }
 }
@@ -188,8 +189,8 @@ mod tests {
     #[test]
     fn reads_its_own_cpu_time() {
         let pid = std::process::id();
-        let (before, _) = schedstat(pid, pid).unwrap();
-        assert!(schedstat(pid, pid).unwrap().0 >= before);
+        let before = schedstat(pid, pid).unwrap().run_ns;
+        assert!(schedstat(pid, pid).unwrap().run_ns >= before);
         assert_eq!(schedstat(pid, 0), None);
     }
 }

@@ -17,6 +17,7 @@
 mod clock;
 mod error;
 mod export;
+mod guest;
 mod histogram;
 mod host;
 mod names;
@@ -42,7 +43,10 @@ pub use holdfast_bpf::{BtfFiles, with_last_words};
 pub use observer::{Observer, Options, Storage, try_discovery};
 pub use recording::{Record, Recorded, Replay};
 pub use report::Report;
-pub use sample::{ByClass, Cost, Counters, HistogramByClass, Sample, VcpuSample, VmSample};
+pub use sample::{
+    ByClass, ClockSamples, Cost, Counters, HistogramByClass, KvmCounters, Sample, Times,
+    VcpuSample, VmSample,
+};
 pub use serve::serve_requests;
 pub use spins::Spins;
 pub use top::top;

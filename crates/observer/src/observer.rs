@@ -8,12 +8,13 @@ use std::mem::MaybeUninit;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use holdfast_bpf::{BtfFiles, Discovery, Vm, VmState};
+use holdfast_bpf::{BtfFiles, Discovery};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
 
 use crate::clock::{self, Clock};
 use crate::error::ObserverError;
+use crate::guest::kernel_of;
 use crate::histogram::Histogram;
 use crate::host::{
     boot_ns, check_kvm, monotonic_ns, online_cpus, process_begin, realtime_ns, schedstat,
@@ -22,12 +23,12 @@ use crate::host::{
 use crate::names::vm_name;
 use crate::recording::RecordedVm;
 use crate::sample::{
-    ByClass, Counters, HistogramByClass, KvmCounters, Sample, VcpuSample, VmSample,
+    ByClass, ClockSamples, Counters, HistogramByClass, KvmCounters, Sample, Times, VcpuSample,
+    VmSample,
 };
 use crate::skel::types::{hf_note, hf_vcpu_key, hf_vcpu_stats};
 use crate::skel::{ObserveSkel, ObserveSkelBuilder, OpenObserveSkel};
 use crate::stop;
-use crate::vms::why_unreadable;
 
 /// Storage of libbpf's objects for the lifetime of the observer.
 #[derive(Debug)]
@@ -83,25 +84,25 @@ pub struct Observer<'obj> {
     untold: u64,
     swept_at: Instant,
     /// CPU and waiting time of threads before they were observed.
-    unwatched: HashMap<u32, (u64, u64)>,
+    unwatched: HashMap<u32, Times>,
     attached_ns: u64,
     /// Time of the host's boot, ns since 1970. It is read once, so that equal start ticks give
     /// equal times.
     boot_ns: i64,
-    kvm_events: bool,
+    options: Options,
 }
 
 /// Facts about the process of a VM.
 #[derive(Debug, Clone)]
 struct Process {
     name: Option<String>,
-    /// Start of the process, in clock ticks since boot; 0 if it had ended before it was read.
-    begin: u64,
+    /// Start of the process, in clock ticks since boot, unless it had ended before it was read.
+    begin: Option<u64>,
 }
 
 impl Process {
     fn of(pid: u32) -> Self {
-        Self { name: vm_name(pid), begin: process_begin(pid).unwrap_or(0) }
+        Self { name: vm_name(pid), begin: process_begin(pid) }
     }
 }
 
@@ -172,7 +173,7 @@ impl<'obj> Observer<'obj> {
             unwatched: HashMap::new(),
             attached_ns: monotonic_ns(),
             boot_ns: boot_ns(),
-            kvm_events: options.kvm_events,
+            options,
         })
     }
 
@@ -203,8 +204,10 @@ impl<'obj> Observer<'obj> {
         for (kvm, vm) in discovery.vms() {
             processes.entry((vm.pid, *kvm)).or_insert_with(|| Process::of(vm.pid));
             for vcpu in vm.vcpus.values() {
-                if let Entry::Vacant(unknown) = unwatched.entry(vcpu.tid) {
-                    unknown.insert(schedstat(vm.pid, vcpu.tid).unwrap_or_default());
+                if let Entry::Vacant(unknown) = unwatched.entry(vcpu.tid)
+                    && let Some(times) = schedstat(vm.pid, vcpu.tid)
+                {
+                    unknown.insert(times);
                 }
             }
         }
@@ -221,7 +224,7 @@ impl<'obj> Observer<'obj> {
     fn bury(&mut self) -> Result<(), ObserverError> {
         let map = &self.skel.maps.stats;
         for (kvm, vm) in self.discovery.ended() {
-            let (kernel, unreadable) = describe(vm);
+            let (kernel, unreadable) = kernel_of(vm);
             let process = self.processes.get(&(vm.pid, *kvm)).cloned();
             let mut vcpus = Vec::new();
             for (number, vcpu) in &vm.vcpus {
@@ -234,14 +237,12 @@ impl<'obj> Observer<'obj> {
                 };
                 // The entry may be gone already.
                 let _ = map.delete(&key);
-                let mut counters = counters_of(&counted, self.kvm_events);
-                // The thread's CPU time cannot be read after its end.
-                counters.untimed = true;
                 vcpus.push(VcpuSample {
                     vcpu: *number,
                     tid: vcpu.tid,
                     readable: vm.is_readable() && vcpu.record.is_some(),
-                    counters,
+                    // The thread's times cannot be read after its end.
+                    counters: counters_of(&counted, None, self.options),
                 });
             }
             if self.ring.is_some() || vcpus.is_empty() {
@@ -297,10 +298,10 @@ impl<'obj> Observer<'obj> {
         self.forget_ended();
         let Self { discovery, processes, boot_ns, .. } = self;
         discovery.vms().iter().map(|(kvm, vm)| {
-            let (kernel, unreadable) = describe(vm);
+            let (kernel, unreadable) = kernel_of(vm);
             let process = processes.entry((vm.pid, *kvm)).or_insert_with(|| Process::of(vm.pid));
             let Process { name, begin } = process.clone();
-            let begin_ns = *boot_ns + ticks_ns(begin);
+            let begin_ns = begin.map(|ticks| *boot_ns + ticks_ns(ticks));
             (*kvm, RecordedVm { pid: vm.pid, begin_ns, name, kernel, unreadable, ended: false })
         })
     }
@@ -321,27 +322,20 @@ impl<'obj> Observer<'obj> {
         self.forget_ended();
         for (kvm, vm) in self.discovery.vms() {
             let vcpus = vm.vcpus.iter().map(|(number, vcpu)| {
-                let c = counted.remove(&vcpu.tid).filter(|c| c.kvm == *kvm);
-                let mut counters =
-                    c.as_ref().map(|c| counters_of(c, self.kvm_events)).unwrap_or_default();
-                match schedstat(vm.pid, vcpu.tid) {
-                    Some((run, wait)) => {
-                        let (run_0, wait_0) =
-                            *self.unwatched.entry(vcpu.tid).or_insert((run, wait));
-                        counters.run_ns = run.saturating_sub(run_0);
-                        counters.steal_ns = wait.saturating_sub(wait_0);
-                    }
-                    None => counters.untimed = true,
-                }
+                // A vCPU without counters has had nothing to count.
+                let c = counted.remove(&vcpu.tid).filter(|c| c.kvm == *kvm).unwrap_or_default();
+                let times = schedstat(vm.pid, vcpu.tid);
+                let times =
+                    times.map(|now| now.since(self.unwatched.entry(vcpu.tid).or_insert(now)));
                 VcpuSample {
                     vcpu: *number,
                     tid: vcpu.tid,
                     readable: vm.is_readable() && vcpu.record.is_some(),
-                    counters,
+                    counters: counters_of(&c, times, self.options),
                 }
             });
             let vcpus = vcpus.collect();
-            let (kernel, unreadable) = describe(vm);
+            let (kernel, unreadable) = kernel_of(vm);
             let process = self.processes.entry((vm.pid, *kvm));
             let name = process.or_insert_with(|| Process::of(vm.pid)).name.clone();
             vms.push(VmSample { pid: vm.pid, name, kernel, unreadable, ended: false, vcpus });
@@ -362,7 +356,7 @@ impl<'obj> Observer<'obj> {
         });
         // The rest belongs to threads that have ended, or that are not known yet.
         for (tid, c) in counted.iter().filter(|(tid, _)| !thread_exists(**tid)) {
-            self.untold += untold(&self.told, *tid, &counters_of(c, false));
+            self.untold += untold(&self.told, *tid, &counters_of(c, None, self.options));
         }
         self.sweep(counted.keys());
         let vcpus = vms.iter().flat_map(|vm| &vm.vcpus);
@@ -453,19 +447,9 @@ fn notes_len(cpus: usize) -> u32 {
     (cpus.clamp(1, 256).next_power_of_two() as u32) << 21
 }
 
-/// Name of the guest's kernel, or the reason why it is not known.
-fn describe(vm: &Vm) -> (Option<String>, Option<String>) {
-    match &vm.state {
-        VmState::Readable(guest) => (Some(guest.kernel().to_string()), None),
-        VmState::Unreadable(why) => (None, Some(why_unreadable(vm, why.as_ref()))),
-    }
-}
-
-fn counters_of(c: &hf_vcpu_stats, kvm_events: bool) -> Counters {
+fn counters_of(c: &hf_vcpu_stats, times: Option<Times>, options: Options) -> Counters {
     Counters {
-        run_ns: 0,
-        steal_ns: 0,
-        untimed: false,
+        times,
         preemptions: ByClass(c.nr),
         offcpu_ns: ByClass(c.away_ns),
         offcpu_over_cap: ByClass(c.nr_long),
@@ -474,7 +458,7 @@ fn counters_of(c: &hf_vcpu_stats, kvm_events: bool) -> Counters {
         siblings_waiting: c.nr_siblings_waiting,
         lock_halts: c.nr_lock_halts,
         lock_halt_ns: c.lock_halt_ns,
-        kvm: kvm_events.then_some(KvmCounters {
+        kvm: options.kvm_events.then_some(KvmCounters {
             pause_exits: c.nr_pause_exits,
             kicks: c.nr_kicks,
             yield_hypercalls: c.nr_yield_hypercalls,
@@ -482,9 +466,11 @@ fn counters_of(c: &hf_vcpu_stats, kvm_events: bool) -> Counters {
             yields_done: c.nr_yields_done,
             yield_ns: c.yield_ns,
         }),
-        samples: ByClass(c.samples),
-        samples_holder_off: c.samples_holder_off,
-        samples_head_off: c.samples_head_off,
+        clock: (options.frequency_hz > 0).then_some(ClockSamples {
+            samples: ByClass(c.samples),
+            samples_holder_off: c.samples_holder_off,
+            samples_head_off: c.samples_head_off,
+        }),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::error::ObserverError;
 use crate::histogram::{Histogram, time};
 use crate::observer::{Observer, Options, Storage};
 use crate::output::{fill, missing, show};
-use crate::sample::{Counters, Sample, VmSample};
+use crate::sample::{Counters, Sample, Times, VmSample};
 use crate::serve::Tagged;
 use crate::stop;
 
@@ -177,15 +177,14 @@ fn row(label: &str, c: &Counters, readable: bool, seconds: f64) -> String {
     // A value that is not known is not zero.
     let known = |text: String| if readable && c.tells_classes() { text } else { "-".into() };
     let percent = |ns: u64| format!("{:.0}", ns as f64 / seconds / 1e7);
-    let timed =
-        |of: fn((u64, u64)) -> u64| c.times().map_or("-".into(), |times| percent(of(times)));
+    let timed = |of: fn(Times) -> u64| c.times.map_or("-".into(), |times| percent(of(times)));
     let share = |share: Option<f64>| share.map_or("-".into(), |s| format!("{:.1}", s * 100.0));
     let holders = c.offcpu_hist[VcpuClass::Holder];
     format!(
         "{:<15} {:>5} {:>6} | {:>6} {:>6} {:>5} {:>6} | {:>5} {:>5} | {:>5}\n",
         shorten(label),
-        timed(|times| times.0),
-        timed(|times| times.1),
+        timed(|times| times.run_ns),
+        timed(|times| times.steal_ns),
         rate(c.preemptions.total()),
         known(rate(c.preemptions[VcpuClass::Holder])),
         known(rate(c.preemptions[VcpuClass::Head])),

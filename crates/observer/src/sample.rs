@@ -52,41 +52,17 @@ pub struct VcpuSample {
     /// Are its classes known?
     pub readable: bool,
     /// Its counters.
-    #[serde(flatten, serialize_with = "with_times")]
+    #[serde(flatten)]
     pub counters: Counters,
 }
 
-/// Counters, and times if they were measured.
-fn with_times<S: serde::Serializer>(counters: &Counters, s: S) -> Result<S::Ok, S::Error> {
-    #[derive(Serialize)]
-    struct Times {
-        run_ns: u64,
-        steal_ns: u64,
-    }
-    #[derive(Serialize)]
-    struct Both<'a> {
-        #[serde(flatten)]
-        times: Option<Times>,
-        #[serde(flatten)]
-        counters: &'a Counters,
-    }
-    let times = counters.times().map(|(run_ns, steal_ns)| Times { run_ns, steal_ns });
-    Both { times, counters }.serialize(s)
-}
-
-/// Counters of a vCPU, or sums over several.
+/// Counters of a vCPU, or sums over several. What was not measured is `None`, and so is a sum that
+/// lacks a part.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
-    /// CPU time, ns.
-    #[serde(skip)]
-    pub run_ns: u64,
-    /// Time that it was runnable and had no CPU, ns. KVM reports it to the guest as steal time.
-    #[serde(skip)]
-    pub steal_ns: u64,
-    /// Neither was measured for at least one vCPU: its thread ended, or the kernel has no
-    /// schedstat.
-    #[serde(skip)]
-    pub untimed: bool,
+    /// Its times; none once its thread has ended, or if the kernel has no schedstat.
+    #[serde(flatten)]
+    pub times: Option<Times>,
     /// Involuntary switches.
     pub preemptions: ByClass,
     /// Off-CPU time after them, in ns.
@@ -106,12 +82,50 @@ pub struct Counters {
     /// KVM's reactions to spinning, if they were counted.
     #[serde(flatten)]
     pub kvm: Option<KvmCounters>,
-    /// Samples of the clock while it ran, by class.
+    /// Samples of the clock while it ran, if there was a clock.
+    #[serde(flatten)]
+    pub clock: Option<ClockSamples>,
+}
+
+/// The times of a vCPU's thread.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Times {
+    /// CPU time, ns.
+    pub run_ns: u64,
+    /// Time that it was runnable and had no CPU, ns. KVM reports it to the guest as steal time.
+    pub steal_ns: u64,
+}
+
+impl Times {
+    /// The difference to `earlier`.
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
+        self.zip(earlier, u64::saturating_sub)
+    }
+
+    fn zip(&self, other: &Self, f: impl Fn(u64, u64) -> u64) -> Self {
+        Self { run_ns: f(self.run_ns, other.run_ns), steal_ns: f(self.steal_ns, other.steal_ns) }
+    }
+}
+
+/// Samples of the clock that found a vCPU running.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct ClockSamples {
+    /// All of them, by class.
     pub samples: ByClass,
-    /// Samples that found it queued for a lock while a lock holder of its VM was preempted.
+    /// Those that found it queued for a lock while a lock holder of its VM was preempted.
     pub samples_holder_off: u64,
-    /// Samples that found it queued while the next owner of a lock was preempted, and no holder.
+    /// Those that found it queued while the next owner of a lock was preempted, and no holder.
     pub samples_head_off: u64,
+}
+
+impl ClockSamples {
+    fn zip(&self, other: &Self, f: impl Fn(u64, u64) -> u64 + Copy) -> Self {
+        Self {
+            samples: self.samples.zip(&other.samples, f),
+            samples_holder_off: f(self.samples_holder_off, other.samples_holder_off),
+            samples_head_off: f(self.samples_head_off, other.samples_head_off),
+        }
+    }
 }
 
 /// KVM's reactions to vCPUs that spin.
@@ -149,21 +163,18 @@ impl Counters {
         macro_rules! each {
             ($($number:ident),*; $($by_class:ident),*) => {
                 Self {
-                    untimed: self.untimed || other.untimed,
+                    times: self.times.zip(other.times).map(|(a, b)| a.zip(&b, f)),
                     offcpu_hist: self.offcpu_hist.zip(&other.offcpu_hist, f),
-                    kvm: match (self.kvm, other.kvm) {
-                        (None, None) => None,
-                        (a, b) => Some(a.unwrap_or_default().zip(&b.unwrap_or_default(), f)),
-                    },
+                    kvm: self.kvm.zip(other.kvm).map(|(a, b)| a.zip(&b, f)),
+                    clock: self.clock.zip(other.clock).map(|(a, b)| a.zip(&b, f)),
                     $($number: f(self.$number, other.$number),)*
                     $($by_class: self.$by_class.zip(&other.$by_class, f),)*
                 }
             };
         }
         each!(
-            run_ns, steal_ns, resumed, siblings_waiting, lock_halts, lock_halt_ns,
-            samples_holder_off, samples_head_off;
-            preemptions, offcpu_ns, offcpu_over_cap, samples
+            resumed, siblings_waiting, lock_halts, lock_halt_ns;
+            preemptions, offcpu_ns, offcpu_over_cap
         )
     }
 
@@ -174,19 +185,15 @@ impl Counters {
 
     /// The difference to `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
-        Self { untimed: self.untimed, ..self.zip(earlier, u64::saturating_sub) }
+        self.zip(earlier, u64::saturating_sub)
     }
 
     /// Is any class known? Not if the guest was unreadable at every preemption and sample.
     pub fn tells_classes(&self) -> bool {
+        let samples = self.clock.unwrap_or_default().samples;
         let [looked, unknown] = [ByClass::total, |of: &ByClass| of[VcpuClass::Unknown]]
-            .map(|count| count(&self.preemptions).saturating_add(count(&self.samples)));
+            .map(|count| count(&self.preemptions).saturating_add(count(&samples)));
         looked == 0 || looked > unknown
-    }
-
-    /// CPU time and time without a CPU, ns; none if they were not measured.
-    pub fn times(&self) -> Option<(u64, u64)> {
-        (!self.untimed).then_some((self.run_ns, self.steal_ns))
     }
 
     /// Off-CPU time of preempted Holders, Irqs and Heads, ns. VMs are sorted by it.
@@ -196,12 +203,13 @@ impl Counters {
 
     /// Cost of waiting for locks. None if no sample found it running with a known class.
     pub fn cost(&self) -> Option<Cost> {
-        let known = self.samples.0.iter().sum::<u64>() - self.samples[VcpuClass::Unknown];
+        let clock = self.clock?;
+        let known = clock.samples.0.iter().sum::<u64>() - clock.samples[VcpuClass::Unknown];
         let share = |samples: u64| samples as f64 / known as f64;
         (known > 0).then(|| Cost {
-            waiting: share(self.samples[VcpuClass::Waiter] + self.samples[VcpuClass::Head]),
-            holder_preempted: share(self.samples_holder_off),
-            head_preempted: share(self.samples_head_off),
+            waiting: share(clock.samples[VcpuClass::Waiter] + clock.samples[VcpuClass::Head]),
+            holder_preempted: share(clock.samples_holder_off),
+            head_preempted: share(clock.samples_head_off),
             samples: known,
         })
     }
@@ -223,7 +231,8 @@ pub struct Cost {
 impl VmSample {
     /// Sum of all vCPUs.
     pub fn total(&self) -> Counters {
-        self.vcpus.iter().fold(Counters::default(), |sum, vcpu| sum.plus(&vcpu.counters))
+        let all = self.vcpus.iter().map(|vcpu| vcpu.counters);
+        all.reduce(|sum, counters| sum.plus(&counters)).unwrap_or_default()
     }
 
     /// Its name, or its VMM's process.
@@ -332,17 +341,21 @@ pub(crate) mod tests {
 
     /// A VM with one vCPU that was preempted as Holder this often, for 2^20 ns each time.
     pub(crate) fn sample(t_ns: u64, pid: u32, holders: u64) -> Sample {
-        let mut counters = Counters { run_ns: holders * 1000, ..Counters::default() };
-        counters.kvm = Some(KvmCounters { pause_exits: holders, ..KvmCounters::default() });
+        let mut clock = ClockSamples { samples_holder_off: holders, ..ClockSamples::default() };
+        clock.samples.0[VcpuClass::Preemptible as usize] = 6 * holders;
+        clock.samples.0[VcpuClass::Waiter as usize] = 2 * holders;
+        clock.samples.0[VcpuClass::Unknown as usize] = holders;
+        let mut counters = Counters {
+            times: Some(Times { run_ns: holders * 1000, steal_ns: 0 }),
+            kvm: Some(KvmCounters { pause_exits: holders, ..KvmCounters::default() }),
+            clock: Some(clock),
+            ..Counters::default()
+        };
         let holder = VcpuClass::Holder as usize;
         counters.preemptions.0[holder] = holders;
         counters.offcpu_ns.0[holder] = holders << 20;
         counters.offcpu_over_cap.0[holder] = holders;
         counters.offcpu_hist.0[holder].0[20] = holders;
-        counters.samples.0[VcpuClass::Preemptible as usize] = 6 * holders;
-        counters.samples.0[VcpuClass::Waiter as usize] = 2 * holders;
-        counters.samples.0[VcpuClass::Unknown as usize] = holders;
-        counters.samples_holder_off = holders;
         let vcpu = VcpuSample { vcpu: 0, tid: pid + 1, readable: true, counters };
         let vm = VmSample {
             pid,
@@ -378,7 +391,8 @@ pub(crate) mod tests {
         let of = |unknown: u64, free: u64| {
             let mut counters = Counters::default();
             counters.preemptions.0[VcpuClass::Unknown as usize] = unknown;
-            counters.samples.0[VcpuClass::Preemptible as usize] = free;
+            let clock = counters.clock.get_or_insert_default();
+            clock.samples.0[VcpuClass::Preemptible as usize] = free;
             counters.tells_classes()
         };
         assert!(of(0, 0) && of(0, 1) && of(842, 1));
@@ -386,23 +400,33 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn times_that_were_not_measured_are_absent() {
+    fn counters_that_were_not_measured_are_absent() {
         let mut part = sample(1, 7, 3);
         let json =
             |sample: &Sample| serde_json::to_value(sample).unwrap()["vms"][0]["vcpus"].clone();
-        assert_eq!(
-            (&json(&part)[0]["run_ns"], &json(&part)[0]["steal_ns"]),
-            (&3000.into(), &0.into())
-        );
-        let another = part.vms[0].vcpus[0].clone();
+        let measured = &json(&part)[0];
+        assert_eq!((&measured["run_ns"], &measured["steal_ns"]), (&3000.into(), &0.into()));
+        assert_eq!((&measured["kicks"], &measured["samples_head_off"]), (&0.into(), &0.into()));
+        let mut another = part.vms[0].vcpus[0].clone();
+        let missing = &mut another.counters;
+        (missing.times, missing.kvm, missing.clock) = (None, None, None);
         part.vms[0].vcpus.push(another);
-        part.vms[0].vcpus[1].counters.untimed = true;
-        let untimed = &json(&part)[1];
-        assert!(untimed.get("run_ns").is_none() && untimed.get("steal_ns").is_none(), "{untimed}");
-        assert_eq!(untimed["preemptions"]["holder"], 3);
-        assert_eq!(part.vms[0].total().times(), None, "a sum that lacks a part is not known");
-        // A new measurement is known again.
-        assert!(sample(2, 7, 5).since(&part).vms[0].total().times().is_some());
+        let unmeasured = &json(&part)[1];
+        for name in ["run_ns", "steal_ns", "kicks", "yield_ns", "samples", "samples_head_off"] {
+            assert!(unmeasured.get(name).is_none(), "{name}: {unmeasured}");
+        }
+        assert_eq!(unmeasured["preemptions"]["holder"], 3);
+        let total = part.vms[0].total();
+        assert_eq!(
+            (total.times, total.kvm, total.clock),
+            (None, None, None),
+            "a sum that lacks a part is not known"
+        );
+        assert_eq!(total.cost(), None);
+        // A difference takes two measurements.
+        let times = |later: Sample, earlier: &Sample| later.since(earlier).vms[0].total().times;
+        assert_eq!(times(sample(2, 7, 5), &part), None);
+        assert_eq!(times(sample(3, 7, 6), &sample(2, 7, 5)).unwrap().run_ns, 1000);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use holdfast_bpf::{BtfFiles, Discovery, Vm, VmState};
 use serde::Serialize;
 
 use crate::error::ObserverError;
+use crate::guest::kernel_of;
 use crate::host::check_kvm;
 use crate::names;
 use crate::observer::Storage;
@@ -136,16 +137,14 @@ fn at_rest(pid: u32, ids: &BTreeSet<u32>) -> VmInfo {
 }
 
 fn describe(vm: &Vm) -> VmInfo {
-    let (kernel, unreadable, deltas) = match &vm.state {
-        VmState::Readable(guest) => {
-            let deltas = guest.deltas();
-            let mut words = vec![("preempt_count", deltas.preempt_count)];
-            words.extend(deltas.queue.map(|queue| ("qnodes", queue.next)));
-            words.extend(deltas.current_task.map(|delta| ("current_task", delta)));
-            (Some(guest.kernel().to_string()), None, words)
-        }
-        VmState::Unreadable(why) => (None, Some(why_unreadable(vm, why.as_ref())), Vec::new()),
-    };
+    let mut deltas = Vec::new();
+    if let VmState::Readable(guest) = &vm.state {
+        let of = guest.deltas();
+        deltas.push(("preempt_count", of.preempt_count));
+        deltas.extend(of.queue.map(|queue| ("qnodes", queue.next)));
+        deltas.extend(of.current_task.map(|delta| ("current_task", delta)));
+    }
+    let (kernel, unreadable) = kernel_of(vm);
     let vcpus = vm.vcpus.iter().map(|(number, vcpu)| {
         let base = vcpu.record.map(|record| record.steal_time_gpa.get());
         VcpuInfo {
@@ -168,27 +167,6 @@ fn describe(vm: &Vm) -> VmInfo {
         unreadable,
         vcpus: vcpus.collect(),
     }
-}
-
-/// The reason why the guest of a VM cannot be read. Without a steal-time record there is no
-/// attempt.
-pub(crate) fn why_unreadable(vm: &Vm, why: Option<&impl std::error::Error>) -> String {
-    match why {
-        Some(why) => chain(why),
-        None if vm.is_being_searched() => "its memory is being searched".into(),
-        None => "no vCPU has a steal-time record".into(),
-    }
-}
-
-/// An error with its causes, on one line.
-fn chain(error: &impl std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// A line for each VM; `{:#}`: and for each of its vCPUs.

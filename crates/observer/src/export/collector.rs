@@ -10,9 +10,10 @@ use tokio::process::{Child, ChildStdin, ChildStdout};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
-use super::END;
 use crate::error::ObserverError;
 
+/// Ends a page on the pipe; a comment to Prometheus.
+pub(super) const END: &str = "# EOF";
 /// Time that a collector may take to end after its input has ended.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 /// Ctrl-C or systemd, which ends both processes, may reach the collector first.

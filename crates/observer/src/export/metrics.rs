@@ -10,86 +10,89 @@ use std::fmt::Write;
 use holdfast_policy::VcpuClass;
 
 use crate::histogram::{Histogram, NR_SLOTS};
-use crate::sample::{ByClass, Counters, KvmCounters, Sample, VmSample};
+use crate::sample::{ByClass, Counters, Sample, VmSample};
 
 /// Bounds of the histogram's buckets, as slots: 2^13 ns (8 us) to 2^29 ns (0.5 s), each 4 times the
 /// last.
 const BUCKETS: std::ops::RangeInclusive<usize> = 13..=29;
 const BUCKET_STEP: usize = 2;
 
-type Value = fn(&Counters) -> f64;
-type Values = fn(&Counters) -> ByClass;
+type Value = fn(&Counters) -> Option<f64>;
+type Values = fn(&Counters) -> Option<ByClass>;
 
-/// The exporter turns these counters on.
-fn kvm(c: &Counters) -> KvmCounters {
-    c.kvm.unwrap_or_default()
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
 }
 
-/// Counters that are known if the kernel accounts for them, while the VM's threads live.
-const OF_TIMED_VMS: [(&str, &str, Value); 2] = [
-    ("holdfast_vcpu_run_seconds_total", "CPU time of vCPUs.", |c| c.run_ns as f64 / 1e9),
-    ("holdfast_vcpu_steal_seconds_total", "Time that vCPUs were runnable and had no CPU.", |c| {
-        c.steal_ns as f64 / 1e9
+/// Counters that are known of a VM whether or not its guest's kernel can be read. Those that were
+/// not measured have no series: times after the end of a VM's threads, or without the kernel's
+/// accounts of them.
+const OF_EVERY_VM: [(&str, &str, Value); 7] = [
+    ("holdfast_vcpu_run_seconds_total", "CPU time of vCPUs.", |c| {
+        c.times.map(|times| seconds(times.run_ns))
     }),
-];
-
-/// Counters that are known of every VM.
-const OF_EVERY_VM: [(&str, &str, Value); 5] = [
-    ("holdfast_vcpu_pause_exits_total", "Exits of vCPUs that spun.", |c| kvm(c).pause_exits as f64),
+    ("holdfast_vcpu_steal_seconds_total", "Time that vCPUs were runnable and had no CPU.", |c| {
+        c.times.map(|times| seconds(times.steal_ns))
+    }),
+    ("holdfast_vcpu_pause_exits_total", "Exits of vCPUs that spun.", |c| {
+        c.kvm.map(|kvm| kvm.pause_exits as f64)
+    }),
     (
         "holdfast_vcpu_kicks_total",
         "Hypercalls that wake the next owner of a lock (KVM_HC_KICK_CPU).",
-        |c| kvm(c).kicks as f64,
+        |c| c.kvm.map(|kvm| kvm.kicks as f64),
     ),
     (
         "holdfast_vcpu_yield_hypercalls_total",
         "Hypercalls that yield to a sibling (KVM_HC_SCHED_YIELD).",
-        |c| kvm(c).yield_hypercalls as f64,
+        |c| c.kvm.map(|kvm| kvm.yield_hypercalls as f64),
     ),
     (
         "holdfast_vcpu_directed_yields_total",
         "Directed yields that KVM asked the scheduler for.",
-        |c| kvm(c).yields_tried as f64,
+        |c| c.kvm.map(|kvm| kvm.yields_tried as f64),
     ),
     (
         "holdfast_vcpu_directed_yields_granted_total",
         "Directed yields that the scheduler granted.",
-        |c| kvm(c).yields_done as f64,
+        |c| c.kvm.map(|kvm| kvm.yields_done as f64),
     ),
 ];
 
 /// Counters that are known only where the guest's kernel can be read.
 const OF_READABLE_VMS: [(&str, &str, Value); 6] = [
-    ("holdfast_vcpu_lock_halts_total", "Halts in the queue of a lock.", |c| c.lock_halts as f64),
+    ("holdfast_vcpu_lock_halts_total", "Halts in the queue of a lock.", |c| {
+        Some(c.lock_halts as f64)
+    }),
     ("holdfast_vcpu_lock_halt_seconds_total", "Time halted in the queue of a lock.", |c| {
-        c.lock_halt_ns as f64 / 1e9
+        Some(seconds(c.lock_halt_ns))
     }),
     (
         "holdfast_vcpu_blocking_absences_total",
         "Ended preemptions of vCPUs that siblings may have waited for.",
-        |c| c.resumed as f64,
+        |c| Some(c.resumed as f64),
     ),
     (
         "holdfast_vcpu_siblings_waiting_total",
         "Siblings found queued for a lock at the end of such preemptions.",
-        |c| c.siblings_waiting as f64,
+        |c| Some(c.siblings_waiting as f64),
     ),
     (
         "holdfast_vcpu_clock_samples_holder_preempted_total",
         "Clock samples of vCPUs queued for a lock while a lock holder of the VM was preempted.",
-        |c| c.samples_holder_off as f64,
+        |c| c.clock.map(|clock| clock.samples_holder_off as f64),
     ),
     (
         "holdfast_vcpu_clock_samples_head_preempted_total",
         "Clock samples of vCPUs queued for a lock while the next owner of one was preempted, and \
          no holder.",
-        |c| c.samples_head_off as f64,
+        |c| c.clock.map(|clock| clock.samples_head_off as f64),
     ),
 ];
 
 const SAMPLES: (&str, &str, Values) =
     ("holdfast_vcpu_clock_samples_total", "Clock samples of running vCPUs, by class.", |c| {
-        c.samples
+        c.clock.map(|clock| clock.samples)
     });
 const PREEMPTED: (&str, &str) =
     ("holdfast_vcpu_preempted_seconds", "Off-CPU time of preempted vCPUs, by class.");
@@ -123,13 +126,8 @@ pub(super) fn render(sample: &Sample, nodename: &str, scheduler: Option<&str>) -
         page.line("holdfast_vm_info", &labels, 1.0);
     }
     page.each("holdfast_vm_vcpus", "gauge", "vCPUs that have run.", &sample.vms, |vm, _| {
-        vm.vcpus.len() as f64
+        Some(vm.vcpus.len() as f64)
     });
-    let timed: Vec<VmSample> =
-        sample.vms.iter().filter(|vm| vm.total().times().is_some()).cloned().collect();
-    for (name, help, value) in OF_TIMED_VMS {
-        page.each(name, "counter", help, &timed, |_, total| value(total));
-    }
     for (name, help, value) in OF_EVERY_VM {
         page.each(name, "counter", help, &sample.vms, |_, total| value(total));
     }
@@ -142,7 +140,7 @@ pub(super) fn render(sample: &Sample, nodename: &str, scheduler: Option<&str>) -
     let (name, help, values) = SAMPLES;
     page.head(name, "counter", help);
     for vm in &sample.vms {
-        let values = values(&vm.total());
+        let Some(values) = values(&vm.total()) else { continue };
         for class in classes(vm) {
             page.of_vm(name, vm, &[("class", class.name())], values[class] as f64);
         }
@@ -199,11 +197,13 @@ impl Page {
         kind: &str,
         help: &str,
         vms: &[VmSample],
-        value: impl Fn(&VmSample, &Counters) -> f64,
+        value: impl Fn(&VmSample, &Counters) -> Option<f64>,
     ) {
         self.head(name, kind, help);
         for vm in vms {
-            self.of_vm(name, vm, &[], value(vm, &vm.total()));
+            if let Some(value) = value(vm, &vm.total()) {
+                self.of_vm(name, vm, &[], value);
+            }
         }
     }
 
@@ -252,6 +252,16 @@ mod tests {
         assert!(!page.contains("class=\"holder\"") && page.contains("class=\"unknown\""), "{page}");
         assert!(!page.contains("holdfast_vcpu_lock_halts_total{"), "{page}");
         assert!(!page.contains("holdfast_sched_ext_info"), "{page}");
+
+        let known = |page: &str| page.contains("holdfast_vcpu_run_seconds_total{");
+        assert!(known(&page));
+        let counters = &mut sample.vms[0].vcpus[0].counters;
+        (counters.times, counters.kvm, counters.clock) = (None, None, None);
+        let page = render(&sample, "a", None);
+        assert!(!known(&page), "{page}");
+        assert!(!page.contains("holdfast_vcpu_kicks_total{"), "{page}");
+        assert!(!page.contains("holdfast_vcpu_clock_samples_total{"), "{page}");
+        assert!(page.contains("holdfast_vcpu_preempted_seconds_count{"), "{page}");
     }
 
     #[test]

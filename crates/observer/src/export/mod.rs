@@ -27,14 +27,12 @@ use holdfast_checks::Host;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use self::collector::Collector;
+use self::collector::{Collector, END};
 use crate::error::ObserverError;
 use crate::host::{check_kvm, nodename};
 use crate::observer::{Observer, Options, Storage};
 use crate::stop;
 
-/// Ends a page on the pipe; a comment to Prometheus.
-const END: &str = "# EOF";
 /// Each poll takes a CPU from another task for a moment, so it is no more frequent than a new VM
 /// needs.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);

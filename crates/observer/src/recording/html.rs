@@ -114,18 +114,19 @@ fn table(vms: &[VmSample], seconds: f64) -> String {
     for vm in vms {
         let total = vm.total();
         let rate = |n: u64| format!("{:.1}", n as f64 / seconds);
+        let percent = |ns: u64| format!("{:.0}", ns as f64 / seconds / 1e7);
         let share = |s: Option<f64>| s.map_or("-".into(), |s| format!("{:.1}", s * 100.0));
         let is_known = vm.is_readable() && total.tells_classes();
         let known = |text: String| if is_known { text } else { "-".into() };
         let guest = vm.kernel.as_deref().or(vm.unreadable.as_deref()).unwrap_or("");
         let _ = write!(
             text,
-            "<tr><td>{}{}<br><small>{}</small><td>{:.0}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}\
+            "<tr><td>{}{}<br><small>{}</small><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}\
              <td>{}</tr>",
             escape(&vm.label()),
             if vm.ended { " (ended)" } else { "" },
             escape(guest),
-            total.run_ns as f64 / seconds / 1e7,
+            total.times.map_or("-".into(), |times| percent(times.run_ns)),
             share(total.cost().map(|cost| cost.holder_preempted + cost.head_preempted)),
             share(total.cost().map(|cost| cost.waiting)),
             rate(total.preemptions.total()),
@@ -320,7 +321,7 @@ impl Lane {
         } else if note.event == Event::Sample
             && matches!(note.class, VcpuClass::Waiter | VcpuClass::Head)
         {
-            let lost = note.holder_off || note.head_off;
+            let lost = note.holder_off == Some(true) || note.head_off == Some(true);
             self.samples.insert((begin as u32, if lost { "lost" } else { "waits" }));
         }
     }

@@ -69,12 +69,12 @@ pub(crate) struct Note {
     pub(crate) class: VcpuClass,
     /// The CPU that it came back to, or was sampled on.
     pub(crate) cpu: u32,
-    /// With [`Event::Waiting`]: bit i is vCPU i.
-    pub(crate) siblings: u64,
-    /// With [`Event::Sample`] of a queued vCPU: a lock holder of the VM was preempted then.
-    pub(crate) holder_off: bool,
+    /// Of [`Event::Waiting`]: bit i is vCPU i.
+    pub(crate) siblings: Option<u64>,
+    /// Of [`Event::Sample`]: the vCPU was queued while a lock holder of the VM was preempted.
+    pub(crate) holder_off: Option<bool>,
     /// The same for a next owner.
-    pub(crate) head_off: bool,
+    pub(crate) head_off: Option<bool>,
 }
 
 /// Metadata of a recording, as JSON in the key `holdfast.recording` of the file.
@@ -104,8 +104,9 @@ impl About {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RecordedVm {
     pub(crate) pid: u32,
-    /// Start of its process, since 1970: an earlier process may have had the same number.
-    pub(crate) begin_ns: i64,
+    /// Start of its process, since 1970, unless it ended before that was read: an earlier process
+    /// may have had the same number.
+    pub(crate) begin_ns: Option<i64>,
     pub(crate) name: Option<String>,
     pub(crate) kernel: Option<String>,
     pub(crate) unreadable: Option<String>,
@@ -147,6 +148,8 @@ pub(crate) mod tests {
     pub(crate) fn recording() -> Recording {
         const T: i64 = 1_700_000_000_000_000_000;
         const MS: i64 = 1_000_000;
+        use Event::*;
+        use VcpuClass::*;
         let note = |from_ms: i64, to_ms: i64, event, vcpu, class| Note {
             begin_ns: T + from_ms * MS,
             end_ns: T + to_ms * MS,
@@ -156,13 +159,11 @@ pub(crate) mod tests {
             vcpu,
             class,
             cpu: vcpu,
-            siblings: 0,
-            holder_off: false,
-            head_off: false,
+            siblings: (event == Waiting).then_some(0b10),
+            holder_off: (event == Sample).then_some(class == Waiter),
+            head_off: (event == Sample).then_some(false),
         };
-        use Event::*;
-        use VcpuClass::*;
-        let mut notes = vec![
+        let notes = vec![
             note(0, 1, Preempted, 0, Preemptible),
             note(1, 2, Sleep, 1, Preemptible),
             note(9, 9, Sample, 0, Holder),
@@ -172,11 +173,9 @@ pub(crate) mod tests {
             note(20, 21, LockHalt, 1, Waiter),
             note(999, 1000, Preempted, 1, Head),
         ];
-        notes[3].holder_off = true;
-        notes[5].siblings = 0b10;
         let vm = RecordedVm {
             pid: 7,
-            begin_ns: T - 3_600_000 * MS,
+            begin_ns: Some(T - 3_600_000 * MS),
             name: Some("web <1>".into()),
             kernel: Some("6.1.0".into()),
             ..RecordedVm::default()

@@ -136,8 +136,8 @@ pub(super) fn write(recording: &Recording, out: &mut impl Write) -> io::Result<(
             }
             Event::Sample => {
                 let waits = match (note.holder_off, note.head_off) {
-                    (true, _) => ", a lock holder is preempted",
-                    (_, true) => ", a next owner is preempted",
+                    (Some(true), _) => ", a lock holder is preempted",
+                    (_, Some(true)) => ", a next owner is preempted",
                     _ => "",
                 };
                 let event = instant(track, format!("found: {}{waits}", note.class.name()));
@@ -150,7 +150,8 @@ pub(super) fn write(recording: &Recording, out: &mut impl Write) -> io::Result<(
 
 /// The siblings that a holder found waiting when it came back.
 fn waiting(note: &Note) -> impl Iterator<Item = u32> {
-    (0..64).filter(|i| note.siblings >> i & 1 != 0)
+    let siblings = note.siblings.unwrap_or(0);
+    (0..64).filter(move |i| siblings >> i & 1 != 0)
 }
 
 /// Number of the arrow to one sibling. Each arrow has its own: three slices with the same number

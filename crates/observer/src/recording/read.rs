@@ -10,11 +10,10 @@ use std::path::Path;
 use std::sync::{Arc, Once};
 
 use holdfast_policy::VcpuClass;
-use parquet::basic::Repetition;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 use parquet::file::reader::{FileReader, SerializedFileReader};
-use parquet::record::{Row, RowAccessor};
+use parquet::record::{Field, Row, RowAccessor};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::Type;
 use rustix::fs::{SeekFrom, seek};
@@ -99,7 +98,7 @@ fn decode(file: File, len: u64, data: u64) -> Result<Recording, String> {
     let projection = check_layout(reader.metadata(), len, data)?;
     let mut about = about(reader.metadata())?;
     let numbers = numbers(&about.vms);
-    let vms: HashMap<(u32, i64), u32> =
+    let vms: HashMap<(u32, Option<i64>), u32> =
         about.vms.iter().map(|vm| (vm.pid, vm.begin_ns)).zip(numbers.iter().copied()).collect();
     if vms.len() < about.vms.len() {
         return Err("it has two VMs of one process".into());
@@ -151,7 +150,7 @@ fn check_layout(metadata: &ParquetMetaData, len: u64, data: u64) -> Result<Type,
             && column.name() == expected.name()
             && column.get_physical_type() == expected.get_physical_type()
             && is.converted_type() == should.converted_type()
-            && is.repetition() == Repetition::REQUIRED
+            && is.repetition() == should.repetition()
     };
     let (is, should) = (root.get_fields(), columns.get_fields());
     if is.len() != should.len() || !is.iter().zip(should).all(|(is, should)| same(is, should)) {
@@ -207,10 +206,14 @@ fn about(metadata: &ParquetMetaData) -> Result<About, String> {
 }
 
 /// A row of the columns without names: the note, with the process of its VM and the start of that.
-fn note(row: &Row) -> Result<(Note, i64), String> {
+fn note(row: &Row) -> Result<(Note, Option<i64>), String> {
     let string = |column| row.get_string(column).map_err(text);
     let long = |column| row.get_long(column).map_err(text);
     let number = |column| row.get_int(column).map(|n| n as u32).map_err(text);
+    let is_null = |column| matches!(row.get_column_iter().nth(column), Some((_, Field::Null)));
+    let some_long = |column| (!is_null(column)).then(|| long(column)).transpose();
+    let some_bool =
+        |column| (!is_null(column)).then(|| row.get_bool(column).map_err(text)).transpose();
     let event = string(2)?;
     let class = string(7)?;
     let note = Note {
@@ -228,11 +231,11 @@ fn note(row: &Row) -> Result<(Note, i64), String> {
             .find(|known| known.name() == class)
             .ok_or_else(|| format!("class {class:?} is not known"))?,
         cpu: number(8)?,
-        siblings: long(9)? as u64,
-        holder_off: row.get_bool(10).map_err(text)?,
-        head_off: row.get_bool(11).map_err(text)?,
+        siblings: some_long(9)?.map(|siblings| siblings as u64),
+        holder_off: some_bool(10)?,
+        head_off: some_bool(11)?,
     };
-    Ok((note, long(4)?))
+    Ok((note, some_long(4)?))
 }
 
 fn text(error: ParquetError) -> String {
@@ -372,7 +375,8 @@ mod tests {
     fn a_vm_that_has_the_number_of_one_that_ended_is_another() {
         let mut both = recording();
         let first = &both.about.vms[0];
-        let second = RecordedVm { begin_ns: first.begin_ns + 1, name: None, ..first.clone() };
+        let second =
+            RecordedVm { begin_ns: first.begin_ns.map(|ns| ns + 1), name: None, ..first.clone() };
         both.about.vms.push(second);
         let number = numbers(&both.about.vms)[1];
         both.notes[7].vm = number;

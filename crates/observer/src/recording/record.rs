@@ -169,8 +169,8 @@ fn convert(raw: &hf_note, vm: u32, to_unix_ns: i64) -> Option<Note> {
         vcpu: raw.vcpu_idx,
         class: *VcpuClass::ALL.get(raw.class as usize)?,
         cpu: raw.cpu,
-        siblings: raw.siblings,
-        holder_off: event == Event::Sample && raw.what & 1 != 0,
-        head_off: event == Event::Sample && raw.what & 2 != 0,
+        siblings: (event == Event::Waiting).then_some(raw.siblings),
+        holder_off: (event == Event::Sample).then_some(raw.what & 1 != 0),
+        head_off: (event == Event::Sample).then_some(raw.what & 2 != 0),
     })
 }

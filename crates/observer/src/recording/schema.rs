@@ -2,7 +2,7 @@
 //! The columns of a recording, defined once for writing and reading.
 
 /// Schema tag, and the key of the file's metadata.
-pub(super) const SCHEMA: &str = "holdfast.recording/3";
+pub(super) const SCHEMA: &str = "holdfast.recording/4";
 pub(super) const KEY: &str = "holdfast.recording";
 
 /// The columns, in this order. Times are nanoseconds since 1970 in a plain integer, because some
@@ -15,13 +15,13 @@ message holdfast {
     required binary event (STRING);
     required binary host (STRING);
     required int32 vm_pid;
-    required int64 vm_begin_ns;
+    optional int64 vm_begin_ns;
     required binary vm (STRING);
     required int32 tid;
     required int32 vcpu;
     required binary class (STRING);
     required int32 cpu;
-    required int64 siblings;
-    required boolean holder_off;
-    required boolean head_off;
+    optional int64 siblings;
+    optional boolean holder_off;
+    optional boolean head_off;
 }";

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::{Event, Note, Recording};
-use crate::sample::{Counters, Sample, VcpuSample, VmSample};
+use crate::sample::{ClockSamples, Counters, Sample, Times, VcpuSample, VmSample};
 
 /// As `long_absence_ns` of `observe.bpf.c`.
 const LONG_NS: i64 = 1_000_000;
@@ -12,11 +12,17 @@ const LONG_NS: i64 = 1_000_000;
 impl Recording {
     /// Sums the events of a recording.
     pub(crate) fn summary(&self) -> Sample {
+        let has_clock = self.about.frequency_hz > 0;
+        let none = Counters {
+            times: Some(Times::default()),
+            clock: has_clock.then(ClockSamples::default),
+            ..Counters::default()
+        };
         let mut counted: BTreeMap<(u32, u32), (u32, Counters)> = BTreeMap::new();
         let mut off: BTreeMap<(u32, u32), Vec<(i64, i64)>> = BTreeMap::new();
         for note in &self.notes {
             let key = (note.vm, note.vcpu);
-            let (tid, counters) = counted.entry(key).or_default();
+            let (tid, counters) = counted.entry(key).or_insert((note.tid, none));
             *tid = note.tid;
             count(counters, note);
             if note.event.is_absence() {
@@ -26,8 +32,11 @@ impl Recording {
         let vms = self.about.vms.iter().map(|vm| {
             let vcpus = counted.range((vm.pid, 0)..=(vm.pid, u32::MAX)).map(|(key, (tid, c))| {
                 let mut counters = *c;
-                // It ran when it was not off the CPU, between its first and its last event.
-                counters.run_ns = off.get(key).map_or(0, |spans| running_ns(spans));
+                // It ran when it was not off the CPU, between its first and its last absence.
+                counters.times = off
+                    .get(key)
+                    .zip(c.times)
+                    .map(|(spans, times)| Times { run_ns: running_ns(spans), ..times });
                 VcpuSample { vcpu: key.1, tid: *tid, readable: vm.kernel.is_some(), counters }
             });
             VmSample {
@@ -71,19 +80,21 @@ fn count(c: &mut Counters, note: &Note) {
             c.offcpu_over_cap.0[class] += u64::from(ns > LONG_NS);
             c.offcpu_hist.0[class].add_ns(ns as u64);
             // Wakeups that waited for a CPU are not recorded, so this is a lower bound.
-            add(&mut c.steal_ns);
+            add(&mut c.times.get_or_insert_default().steal_ns);
         }
         Event::LockHalt => {
             c.lock_halts += 1;
             add(&mut c.lock_halt_ns);
         }
         Event::Waiting => {
-            c.siblings_waiting += u64::from(note.siblings.count_ones());
+            c.siblings_waiting += u64::from(note.siblings.unwrap_or(0).count_ones());
         }
         Event::Sample => {
-            c.samples.0[class] += 1;
-            c.samples_holder_off += u64::from(note.holder_off);
-            c.samples_head_off += u64::from(note.head_off && !note.holder_off);
+            let clock = c.clock.get_or_insert_default();
+            let [holder, head] = [note.holder_off, note.head_off].map(|off| off == Some(true));
+            clock.samples.0[class] += 1;
+            clock.samples_holder_off += u64::from(holder);
+            clock.samples_head_off += u64::from(head && !holder);
         }
         Event::Sleep => {}
     }
@@ -93,7 +104,8 @@ fn count(c: &mut Counters, note: &Note) {
 mod tests {
     use holdfast_policy::VcpuClass;
 
-    use super::super::tests::recording;
+    use super::super::{Event, tests::recording};
+    use crate::sample::Times;
 
     #[test]
     fn events_add_up_to_the_live_counters() {
@@ -110,7 +122,21 @@ mod tests {
         let cost = total.cost().unwrap();
         assert_eq!((cost.waiting, cost.holder_preempted), (0.5, 0.5));
         // vCPU 0: from 0 to 14 ms, with absences of 1 ms and 4 ms.
-        assert_eq!(vm.vcpus[0].counters.run_ns, 9_000_000);
+        assert_eq!(vm.vcpus[0].counters.times.unwrap().run_ns, 9_000_000);
+    }
+
+    #[test]
+    fn what_was_not_recorded_is_not_zero() {
+        let mut recording = recording();
+        recording.about.frequency_hz = 0;
+        recording.notes.retain(|note| note.event != Event::Sample);
+        assert_eq!(recording.summary().vms[0].total().clock, None);
+        // The time that a vCPU ran is known between two absences only.
+        recording.notes.retain(|note| !(note.vcpu == 0 && note.event.is_absence()));
+        let vm = &recording.summary().vms[0];
+        assert_eq!(vm.vcpus[0].counters.times, None);
+        assert!(vm.vcpus[1].counters.times.is_some());
+        assert_eq!(vm.total().times, None);
     }
 
     #[test]
@@ -121,8 +147,7 @@ mod tests {
         recording.notes = vec![long; 8];
         recording.notes[7].class = VcpuClass::Head;
         let vm = &recording.summary().vms[0];
-        assert_eq!(vm.total().steal_ns, u64::MAX);
+        assert_eq!(vm.total().times, Some(Times { run_ns: 0, steal_ns: u64::MAX }));
         assert_eq!(vm.total().blocking_ns(), u64::MAX);
-        assert_eq!(vm.total().run_ns, 0);
     }
 }

@@ -213,14 +213,14 @@ fn write_group(file: &mut SerializedFileWriter<File>, rows: &[Note], about: &Abo
     }
     let vms: HashMap<u32, &RecordedVm> = numbers(&about.vms).into_iter().zip(&about.vms).collect();
     let pid = |vm: u32| vms.get(&vm).map_or(vm, |vm| vm.pid);
-    let begin_ns = |vm: u32| vms.get(&vm).map_or(0, |vm| vm.begin_ns);
+    let begin_ns = |vm: u32| vms.get(&vm).and_then(|vm| vm.begin_ns);
     let name = |vm: u32| vms.get(&vm).map(|vm| vm.label()).unwrap_or_default();
     let int64 = |f: &dyn Fn(&Note) -> i64| rows.iter().map(f).collect::<Vec<_>>();
     let int32 = |f: &dyn Fn(&Note) -> u32| rows.iter().map(|n| f(n) as i32).collect::<Vec<_>>();
     let text = |f: &dyn Fn(&Note) -> String| {
         rows.iter().map(|note| ByteArray::from(f(note).as_str())).collect::<Vec<_>>()
     };
-    let bool = |f: fn(&Note) -> bool| rows.iter().map(f).collect::<Vec<_>>();
+    let bool = |f: fn(&Note) -> Option<bool>| optional(rows.iter().map(f));
 
     let mut group = file.next_row_group()?;
     let mut number = 0;
@@ -242,7 +242,8 @@ fn write_group(file: &mut SerializedFileWriter<File>, rows: &[Note], about: &Abo
                 w.write_batch(&int32(&|n| pid(n.vm)), None, None)
             }
             (5, ColumnWriter::Int64ColumnWriter(w)) => {
-                w.write_batch(&int64(&|n| begin_ns(n.vm)), None, None)
+                let (values, levels) = optional(rows.iter().map(|n| begin_ns(n.vm)));
+                w.write_batch(&values, Some(&levels), None)
             }
             (6, ColumnWriter::ByteArrayColumnWriter(w)) => {
                 w.write_batch(&text(&|n| name(n.vm)), None, None)
@@ -260,13 +261,16 @@ fn write_group(file: &mut SerializedFileWriter<File>, rows: &[Note], about: &Abo
                 w.write_batch(&int32(&|n| n.cpu), None, None)
             }
             (11, ColumnWriter::Int64ColumnWriter(w)) => {
-                w.write_batch(&int64(&|n| n.siblings as i64), None, None)
+                let (values, levels) = optional(rows.iter().map(|n| n.siblings.map(|s| s as i64)));
+                w.write_batch(&values, Some(&levels), None)
             }
             (12, ColumnWriter::BoolColumnWriter(w)) => {
-                w.write_batch(&bool(|n| n.holder_off), None, None)
+                let (values, levels) = bool(|n| n.holder_off);
+                w.write_batch(&values, Some(&levels), None)
             }
             (13, ColumnWriter::BoolColumnWriter(w)) => {
-                w.write_batch(&bool(|n| n.head_off), None, None)
+                let (values, levels) = bool(|n| n.head_off);
+                w.write_batch(&values, Some(&levels), None)
             }
             (number, _) => {
                 Err(ParquetError::General(format!("column {number} is of no such type")))
@@ -277,6 +281,13 @@ fn write_group(file: &mut SerializedFileWriter<File>, rows: &[Note], about: &Abo
     }
     group.close()?;
     Ok(())
+}
+
+/// The values of an optional column, and a definition level for each row: 0 is null.
+fn optional<T>(column: impl Iterator<Item = Option<T>>) -> (Vec<T>, Vec<i16>) {
+    let rows: Vec<Option<T>> = column.collect();
+    let levels = rows.iter().map(|value| i16::from(value.is_some())).collect();
+    (rows.into_iter().flatten().collect(), levels)
 }
 
 #[cfg(test)]

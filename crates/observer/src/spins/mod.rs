@@ -5,49 +5,17 @@
 mod cycles;
 mod probe;
 mod text;
+mod waits;
 
 use std::io;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
 use self::cycles::tsc_hz;
 use self::probe::Probe;
 use crate::error::ObserverError;
-use crate::histogram::Histogram;
 use crate::observer::Storage;
 use crate::output::show;
 use crate::stop;
-
-/// Kinds of locks, in the order of `enum hf_lock_type`.
-const LOCKS: [&str; 7] =
-    ["spinlock", "rwlock_read", "rwlock_write", "mutex", "rwsem_read", "rwsem_write", "other"];
-
-/// Waits for contended locks. JSON schema tag: `holdfast.spins/1`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-struct Waits {
-    schema: &'static str,
-    /// CLOCK_MONOTONIC, ns.
-    t_ns: u64,
-    /// Time covered, ns.
-    interval_ns: u64,
-    /// Is this a virtual machine?
-    guest: bool,
-    /// Cycles per second; absent without a cycle counter.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tsc_hz: Option<f64>,
-    lost_events: u64,
-    locks: Vec<LockWaits>,
-}
-
-/// Waits for one kind of lock.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-struct LockWaits {
-    lock: &'static str,
-    count: u64,
-    total_ns: u64,
-    hist: Histogram,
-}
 
 /// Options of a trace.
 #[derive(Debug, Clone)]
@@ -103,19 +71,5 @@ impl Spins {
             }
         }
         Ok(())
-    }
-}
-
-impl Waits {
-    fn since(&self, earlier: &Self) -> Self {
-        let mut waits = self.clone();
-        waits.interval_ns = self.t_ns.saturating_sub(earlier.t_ns);
-        waits.lost_events = self.lost_events.saturating_sub(earlier.lost_events);
-        for (lock, old) in waits.locks.iter_mut().zip(&earlier.locks) {
-            lock.count = lock.count.saturating_sub(old.count);
-            lock.total_ns = lock.total_ns.saturating_sub(old.total_ns);
-            lock.hist = lock.hist.zip(&old.hist, u64::saturating_sub);
-        }
-        waits
     }
 }

@@ -4,7 +4,7 @@
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags};
 
-use super::{LOCKS, LockWaits, Waits};
+use super::waits::{LOCKS, LockWaits, Waits};
 use crate::error::ObserverError;
 use crate::histogram::Histogram;
 use crate::host::{VMLINUX_BTF, check_bpf, monotonic_ns};

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::{LockWaits, Waits};
+use super::waits::{LockWaits, Waits};
 use crate::histogram::time;
 use crate::output::missing;
 

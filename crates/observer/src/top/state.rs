@@ -21,11 +21,11 @@ pub(super) enum Order {
 
 impl Order {
     /// Most comes first.
-    fn key(self, counters: &Counters) -> std::cmp::Reverse<u64> {
+    fn key(self, counters: &Counters) -> std::cmp::Reverse<Option<u64>> {
         std::cmp::Reverse(match self {
-            Self::Lost => counters.blocking_ns(),
-            Self::Preemptions => counters.preemptions.total(),
-            Self::Cpu => counters.run_ns,
+            Self::Lost => Some(counters.blocking_ns()),
+            Self::Preemptions => Some(counters.preemptions.total()),
+            Self::Cpu => counters.times.map(|times| times.run_ns),
         })
     }
 }

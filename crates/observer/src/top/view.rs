@@ -14,7 +14,7 @@ use super::state::{Order, State};
 use crate::histogram::{Histogram, NR_SLOTS, time};
 use crate::output::count;
 use crate::report::shorten;
-use crate::sample::{Counters, VmSample};
+use crate::sample::{Counters, KvmCounters, Times, VmSample};
 
 const HELP: &str = " Up Down j k   choose a VM, a vCPU       Enter  open a VM
  PgUp PgDn     the same, by a screenful  s      sort by the next: LOST,
@@ -126,13 +126,12 @@ fn table(
 fn cells(c: &Counters, readable: bool, seconds: f64) -> Vec<String> {
     let known = |text: String| if readable && c.tells_classes() { text } else { "-".into() };
     let percent = |ns: u64| format!("{:>5.0}", ns as f64 / seconds / 1e7);
-    let timed =
-        |of: fn((u64, u64)) -> u64| c.times().map_or("    -".into(), |times| percent(of(times)));
+    let timed = |of: fn(Times) -> u64| c.times.map_or("    -".into(), |times| percent(of(times)));
     let rate = |n: u64| format!("{:>5.0}", n as f64 / seconds);
     let share = |s: Option<f64>| s.map_or("    -".into(), |s| format!("{:>5.1}", s * 100.0));
     vec![
-        timed(|times| times.0),
-        timed(|times| times.1),
+        timed(|times| times.run_ns),
+        timed(|times| times.steal_ns),
         known(time((c.blocking_ns() as f64 / seconds) as u64)),
         rate(c.preemptions.total()),
         known(rate(c.preemptions[VcpuClass::Holder])),
@@ -176,10 +175,15 @@ fn draw_vm(frame: &mut Frame<'_>, area: Rect, state: &mut State, vm: &VmSample) 
     state.page = usize::from(height).saturating_sub(1);
     frame.render_stateful_widget(table, vcpus, &mut state.vcpus);
 
-    let kvm = total.kvm.unwrap_or_default();
+    let kvm = |of: fn(KvmCounters) -> u64| {
+        total.kvm.map_or("-".into(), |counted| of(counted).to_string())
+    };
     let counted = format!(
         "lock halts {}  kicks {}  directed yields {} of {} granted\n",
-        total.lock_halts, kvm.kicks, kvm.yields_done, kvm.yields_tried
+        total.lock_halts,
+        kvm(|counted| counted.kicks),
+        kvm(|counted| counted.yields_done),
+        kvm(|counted| counted.yields_tried),
     );
     let text = match absences.slots().len() {
         0 => "No lock holder and no next owner was preempted since the start.".to_owned(),
