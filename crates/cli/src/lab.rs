@@ -63,7 +63,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     afresh: bool,
 
-    /// Directory for result.json, report.html and samples.jsonl.
+    /// Directory for result.json, report.html and windows.jsonl.
     ///
     /// The default is results/NAME, where NAME is the first experiment.
     #[arg(long, value_name = "DIR")]
@@ -378,7 +378,7 @@ fn ensure_no_measurement(page: &Path, result: &Path) -> anyhow::Result<()> {
         _ => false,
     };
     let dir = if result.is_dir() { result } else { result.parent().unwrap_or(result) };
-    let beside = ["result.json", "samples.jsonl", "unfinished.json"].map(|name| dir.join(name));
+    let beside = ["result.json", "windows.jsonl", "unfinished.json"].map(|name| dir.join(name));
     let is_kept = page.file_name().is_some_and(|name| is_kept_result(&name.to_string_lossy()));
     anyhow::ensure!(
         !is_page(result) && !is_kept && !beside.iter().any(|file| is_page(file)),

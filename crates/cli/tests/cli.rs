@@ -145,7 +145,7 @@ fn lists_the_experiments() {
 fn an_invalid_result_exits_with_1_and_says_why() {
     let output = holdfast(&["lab", "report", "Cargo.toml"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("holdfast.result/2"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("holdfast.result/3"), "{}", text(&output.stderr));
 }
 
 /// Text from a file is shown, and does not steer the terminal.

@@ -58,9 +58,9 @@ fn a_result_that_was_edited_is_refused_and_not_drawn() {
         ),
         (|r| r["experiments"][0]["contenders"] = json!([]), "contenders"),
         (|r| r["experiments"][0]["cases"][0]["guest"] = json!("nobody"), "cases[0].guest"),
-        (|r| r["experiments"][0]["cases"][0]["name"] = json!("other"), "samples[0]"),
-        (|r| r["samples"][3]["metrics"]["vm_cpu_percent"] = json!(1e300), "samples[3].metrics"),
-        (|r| r["samples"][2]["start_s"] = json!(-1e308), "samples[2].start_s"),
+        (|r| r["experiments"][0]["cases"][0]["name"] = json!("other"), "windows[0]"),
+        (|r| r["windows"][3]["metrics"]["vm_cpu_percent"] = json!(1e300), "windows[3].metrics"),
+        (|r| r["windows"][2]["start_s"] = json!(-1e308), "windows[2].start_s"),
         (|r| r["provenance"]["statistics"]["resamples"] = json!(4_000_000_000u32), "resamples"),
         (|r| r["experiments"][0]["cases"][0]["name"] = json!("\u{1b}[2J"), "control"),
     ];
@@ -121,10 +121,10 @@ fn a_page_overwrites_an_older_page_and_no_measurement() {
     let path = changed_result(dir.path(), |_| ());
     let in_dir = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
     let measured = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(in_dir("samples.jsonl"), "windows").unwrap();
+    std::fs::write(in_dir("windows.jsonl"), "windows").unwrap();
     std::os::unix::fs::symlink(&path, in_dir("link")).unwrap();
     for result in [&path, dir.path().to_str().unwrap()] {
-        for page in [&path, &in_dir("samples.jsonl"), &in_dir("link")] {
+        for page in [&path, &in_dir("windows.jsonl"), &in_dir("link")] {
             let output = holdfast(&["lab", "report", result, "--html", page]);
             let said = text(&output.stderr);
             assert_eq!(output.status.code(), Some(2), "{page}: {said}");
@@ -132,7 +132,7 @@ fn a_page_overwrites_an_older_page_and_no_measurement() {
         }
     }
     assert_eq!(std::fs::read_to_string(&path).unwrap(), measured);
-    assert_eq!(std::fs::read_to_string(in_dir("samples.jsonl")).unwrap(), "windows");
+    assert_eq!(std::fs::read_to_string(in_dir("windows.jsonl")).unwrap(), "windows");
 
     let page = in_dir("page.html");
     std::fs::write(&page, "an older page").unwrap();

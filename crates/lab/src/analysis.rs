@@ -9,15 +9,15 @@ use crate::result::{
     Comparison, GraceNeed, Provenance, RunResult, SCHEMA, SchedulerCounter, Summary, Verdict,
     is_within,
 };
-use crate::sample::Sample;
 use crate::scheduler;
 use crate::stats::{self, Estimate, MIN_ROUNDS, Round, Settings};
+use crate::window::Window;
 
 /// Puts a result together.
 pub fn conclude(
     provenance: Provenance,
     experiments: Vec<Experiment>,
-    samples: Vec<Sample>,
+    windows: Vec<Window>,
     partial: bool,
 ) -> RunResult {
     let mut result = RunResult {
@@ -25,7 +25,7 @@ pub fn conclude(
         partial,
         provenance,
         experiments,
-        samples,
+        windows,
         summaries: Vec::new(),
         comparisons: Vec::new(),
         scheduler_counters: Vec::new(),
@@ -37,23 +37,23 @@ pub fn conclude(
         for case in &experiment.cases {
             for contender in &experiment.contenders {
                 result.scheduler_counters.extend(count(
-                    &result.samples,
+                    &result.windows,
                     experiment,
                     &case.name,
                     contender,
                 ));
                 result.grace_needs.extend(sum_graces(
-                    &result.samples,
+                    &result.windows,
                     experiment,
                     &case.name,
                     contender,
                 ));
                 for metric in Metric::all() {
                     let key = Key { experiment, case: &case.name, metric };
-                    result.summaries.extend(summarise(&result.samples, key, &contender.name));
+                    result.summaries.extend(summarise(&result.windows, key, &contender.name));
                     for over in opponents(experiment, &case.name, &contender.name) {
                         let compared =
-                            compare(&result.samples, key, &contender.name, over, &settings);
+                            compare(&result.windows, key, &contender.name, over, &settings);
                         result.comparisons.extend(compared);
                     }
                 }
@@ -67,14 +67,14 @@ pub fn conclude(
 /// Draws the conclusions of a result again, from its windows alone: from their counters if it has
 /// them, else from their metrics.
 pub fn again(result: RunResult) -> RunResult {
-    let RunResult { provenance, experiments, mut samples, partial, .. } = result;
-    for sample in samples.iter_mut().filter(|s| s.before.is_some() && s.after.is_some()) {
-        match experiments.iter().find(|e| e.name == sample.experiment) {
-            Some(experiment) => sample.work_out_in(experiment),
-            None => sample.work_out(1),
+    let RunResult { provenance, experiments, mut windows, partial, .. } = result;
+    for window in windows.iter_mut().filter(|s| s.before.is_some() && s.after.is_some()) {
+        match experiments.iter().find(|e| e.name == window.experiment) {
+            Some(experiment) => window.work_out_in(experiment),
+            None => window.work_out(1),
         }
     }
-    conclude(provenance, experiments, samples, partial)
+    conclude(provenance, experiments, windows, partial)
 }
 
 /// Verdicts on what the experiments of a result expect, from its figures.
@@ -107,8 +107,8 @@ struct Key<'a> {
 }
 
 /// Values of one metric by round.
-fn series(samples: &[Sample], key: Key, contender: &str) -> BTreeMap<u32, f64> {
-    samples
+fn series(windows: &[Window], key: Key, contender: &str) -> BTreeMap<u32, f64> {
+    windows
         .iter()
         .filter(|s| {
             s.experiment == key.experiment.name && s.case == key.case && s.contender == contender
@@ -119,7 +119,7 @@ fn series(samples: &[Sample], key: Key, contender: &str) -> BTreeMap<u32, f64> {
 
 /// Means of a contender's own counters.
 fn count(
-    samples: &[Sample],
+    windows: &[Window],
     experiment: &Experiment,
     case: &str,
     contender: &Contender,
@@ -128,15 +128,15 @@ fn count(
         return Vec::new();
     }
     let mut values: BTreeMap<(Option<String>, String), Vec<f64>> = BTreeMap::new();
-    let of = |s: &&Sample| {
+    let of = |s: &&Window| {
         s.experiment == experiment.name && s.case == case && s.contender == contender.name
     };
-    for sample in samples.iter().filter(of) {
-        for (counter, value) in sample.scheduler_counters() {
+    for window in windows.iter().filter(of) {
+        for (counter, value) in window.scheduler_counters() {
             values.entry((None, counter)).or_default().push(value);
         }
-        for vm in &sample.beside {
-            for (counter, value) in sample.scheduler_counters_beside(vm) {
+        for vm in &window.beside {
+            for (counter, value) in window.scheduler_counters_beside(vm) {
                 values.entry((Some(vm.clone()), counter)).or_default().push(value);
             }
         }
@@ -157,7 +157,7 @@ fn count(
 
 /// Lengths of a contender's graces, over all windows; none if it gave none.
 fn sum_graces(
-    samples: &[Sample],
+    windows: &[Window],
     experiment: &Experiment,
     case: &str,
     contender: &Contender,
@@ -165,12 +165,12 @@ fn sum_graces(
     if !scheduler::is_understood(contender) {
         return None;
     }
-    let of = |s: &&Sample| {
+    let of = |s: &&Window| {
         s.experiment == experiment.name && s.case == case && s.contender == contender.name
     };
-    let (mut windows, mut us_log2) = (0, Vec::new());
-    for need in samples.iter().filter(of).map(Sample::grace_need_us_log2) {
-        windows += u32::from(!need.is_empty());
+    let (mut nr_windows, mut us_log2) = (0, Vec::new());
+    for need in windows.iter().filter(of).map(Window::grace_need_us_log2) {
+        nr_windows += u32::from(!need.is_empty());
         us_log2.resize(us_log2.len().max(need.len()), 0u64);
         for (sum, n) in us_log2.iter_mut().zip(need) {
             *sum = sum.saturating_add(n);
@@ -180,13 +180,13 @@ fn sum_graces(
         experiment: experiment.name.clone(),
         case: case.into(),
         contender: contender.name.clone(),
-        windows,
+        windows: nr_windows,
         us_log2,
     })
 }
 
-fn summarise(samples: &[Sample], key: Key, contender: &str) -> Option<Summary> {
-    let values: Vec<f64> = series(samples, key, contender).into_values().collect();
+fn summarise(windows: &[Window], key: Key, contender: &str) -> Option<Summary> {
+    let values: Vec<f64> = series(windows, key, contender).into_values().collect();
     Some(Summary {
         experiment: key.experiment.name.clone(),
         case: key.case.into(),
@@ -199,7 +199,7 @@ fn summarise(samples: &[Sample], key: Key, contender: &str) -> Option<Summary> {
 }
 
 fn compare(
-    samples: &[Sample],
+    windows: &[Window],
     key: Key,
     contender: &str,
     baseline: &str,
@@ -208,8 +208,8 @@ fn compare(
     if !key.metric.has_ratio() {
         return None;
     }
-    let theirs = series(samples, key, baseline);
-    let (e, rounds) = over(&series(samples, key, contender), &theirs, settings);
+    let theirs = series(windows, key, baseline);
+    let (e, rounds) = over(&series(windows, key, contender), &theirs, settings);
     let e = e?;
     Some(Comparison {
         experiment: key.experiment.name.clone(),
@@ -259,7 +259,7 @@ fn judge(result: &RunResult, experiment: &Experiment, e: &Expectation) -> Verdic
     let over_case = e.over_case.as_deref().unwrap_or(&e.case);
     let settings = &result.provenance.statistics;
     let series = |case: &str, contender: &str| {
-        series(&result.samples, Key { experiment, case, metric: e.metric }, contender)
+        series(&result.windows, Key { experiment, case, metric: e.metric }, contender)
     };
     let comparison = || {
         if over_case == e.case {
@@ -330,8 +330,8 @@ mod tests {
         let expect = format!("[[expect]]\ncase = \"lock\"\ncontender = \"holdfast\"\n{expect}");
         let experiment =
             Experiment::parse(&format!("{text}{expect}"), Path::new("x.toml")).unwrap();
-        let RunResult { provenance, samples, .. } = testdata::result();
-        let result = conclude(provenance, vec![experiment], samples, false);
+        let RunResult { provenance, windows, .. } = testdata::result();
+        let result = conclude(provenance, vec![experiment], windows, false);
         let verdict = result.expectations[0].clone();
         (result, verdict)
     }
@@ -389,12 +389,12 @@ mod tests {
     #[test]
     fn of_few_rounds_the_figure_itself_is_judged() {
         let (result, _) = verdict("metric = \"work_per_vm_cpu_second\"\nmin = 0.0");
-        let RunResult { provenance, mut samples, mut experiments, .. } = result;
-        samples.retain(|sample| sample.round + 1 < MIN_ROUNDS);
+        let RunResult { provenance, mut windows, mut experiments, .. } = result;
+        windows.retain(|window| window.round + 1 < MIN_ROUNDS);
         let mut judge = |of, min| {
             experiments[0].expect[0].of = of;
             experiments[0].expect[0].min = Some(min);
-            conclude(provenance.clone(), experiments.clone(), samples.clone(), false).expectations
+            conclude(provenance.clone(), experiments.clone(), windows.clone(), false).expectations
                 [0]
             .clone()
         };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Runs experiments and leaves a directory of results: `result.json`, `report.html`, and
-//! `samples.jsonl`, which is written while the run goes on.
+//! `windows.jsonl`, which is written while the run goes on.
 
 use std::fs::{File, TryLockError};
 use std::io::{ErrorKind, Write};
@@ -13,8 +13,8 @@ use crate::report::html;
 use crate::result::{MachineFacts, Provenance, ResultError, RunResult};
 use crate::resume::{self, Done, Earlier, Unfinished};
 use crate::runner::{self, Boot, Host, LabHost, Measured, Options, Part, Place};
-use crate::sample::Sample;
 use crate::stats::Settings;
+use crate::window::Window;
 use holdfast_testbed::progress::Progress;
 use holdfast_testbed::{Error, Result};
 
@@ -60,7 +60,7 @@ pub struct Finished {
     pub report_path: PathBuf,
     /// Why it ended early, if it did.
     pub ended_by: Option<Error>,
-    /// Why one of these files could not be written: the result, its page, `samples.jsonl`, or the
+    /// Why one of these files could not be written: the result, its page, `windows.jsonl`, or the
     /// file that lets a later run go on.
     pub unwritten: Option<ResultError>,
 }
@@ -118,7 +118,7 @@ impl Campaign {
         let _lock = self.lock()?;
         let programs = resume::programs(&self.place.dist);
         let earlier = self.earlier(&experiments, &programs, progress);
-        let began = began(&earlier.samples);
+        let began = began(&earlier.windows);
         let mut provenance = earlier.provenance;
         for scaling in experiments.iter().filter_map(|e| e.scaling(nr_online())) {
             progress.note(&scaling);
@@ -129,22 +129,22 @@ impl Campaign {
             programs,
             provenance: provenance.clone(),
         };
-        let mut log = Log::create(&self.out, unfinished, &earlier.samples)?;
-        let mut samples = earlier.samples;
+        let mut log = Log::create(&self.out, unfinished, &earlier.windows)?;
+        let mut windows = earlier.windows;
         let mut log_error = None;
         let mut ended_by = None;
         let mut nr_run = 0;
         for (i, experiment) in experiments.iter().enumerate() {
             let later = &experiments[i + 1..];
             let part = Part { began, done: earlier.done.clone(), later };
-            let keep = &mut |sample: Sample| {
-                if let Err(error) = log.append(&sample)
+            let keep = &mut |window: Window| {
+                if let Err(error) = log.append(&window)
                     && log_error.is_none()
                 {
                     progress.note(&format!("{error}; if the run is stopped it starts over"));
                     log_error = Some(error);
                 }
-                samples.push(sample);
+                windows.push(window);
             };
             let measured = runner::run(experiment, &self.options, boot, progress, &part, keep);
             nr_run = i + 1;
@@ -154,7 +154,7 @@ impl Campaign {
                 break;
             }
         }
-        if !samples.iter().any(|s: &Sample| s.after.is_some())
+        if !windows.iter().any(|s: &Window| s.after.is_some())
             && let Some(error) = ended_by
         {
             return Err(CampaignError::Nothing(error));
@@ -164,7 +164,7 @@ impl Campaign {
             provenance.notes.push(format!("the run ended early: {error}"));
         }
         let run = experiments[..nr_run].to_vec();
-        let result = analysis::conclude(provenance, run, samples, ended_by.is_some());
+        let result = analysis::conclude(provenance, run, windows, ended_by.is_some());
         let result_path = self.out.join("result.json");
         let report_path = self.out.join("report.html");
         self.keep_earlier(&result, &result_path, &report_path, progress);
@@ -232,7 +232,7 @@ impl Campaign {
             if self.afresh { Ok(None) } else { Unfinished::find(&self.out, experiments, programs) };
         match found {
             Ok(Some(mut earlier)) => {
-                let nr_kept = earlier.samples.iter().filter(|s| s.is_valid()).count();
+                let nr_kept = earlier.windows.iter().filter(|s| s.is_valid()).count();
                 progress.note(&format!(
                     "resuming the run that was stopped in {}: {nr_kept} windows count",
                     self.out.display()
@@ -254,7 +254,7 @@ impl Campaign {
             statistics: self.statistics,
             ..Provenance::default()
         };
-        Earlier { samples: Vec::new(), done: Done::default(), provenance }
+        Earlier { windows: Vec::new(), done: Done::default(), provenance }
     }
 }
 
@@ -290,8 +290,8 @@ impl Drop for Made {
 }
 
 /// The time at which a run with these windows began: now less the time it was running.
-fn began(samples: &[Sample]) -> Instant {
-    let ran_s = samples.iter().map(|s| s.start_s).fold(0.0, f64::max);
+fn began(windows: &[Window]) -> Instant {
+    let ran_s = windows.iter().map(|s| s.start_s).fold(0.0, f64::max);
     let now = Instant::now();
     let ran = Duration::try_from_secs_f64(ran_s).unwrap_or_default();
     now.checked_sub(ran).unwrap_or(now)
@@ -332,8 +332,8 @@ struct Log {
 }
 
 impl Log {
-    fn create(out: &Path, unfinished: Unfinished, earlier: &[Sample]) -> Result<Self, ResultError> {
-        let path = out.join("samples.jsonl");
+    fn create(out: &Path, unfinished: Unfinished, earlier: &[Window]) -> Result<Self, ResultError> {
+        let path = out.join("windows.jsonl");
         let failed = |why| ResultError::Write { path: path.clone(), why };
         let beside = path.with_extension("jsonl.new");
         let file = File::create(&beside).map_err(failed)?;
@@ -348,15 +348,15 @@ impl Log {
     }
 
     /// Copies the windows of an earlier run. Its own log stays until all of them are on the disk.
-    fn copy(&mut self, earlier: &[Sample]) -> std::io::Result<()> {
+    fn copy(&mut self, earlier: &[Window]) -> std::io::Result<()> {
         let lines = earlier.iter().map(line).collect::<Result<Vec<_>, _>>()?.concat();
         self.file.write_all(&lines)?;
         self.file.sync_all()
     }
 
-    fn append(&mut self, sample: &Sample) -> Result<(), ResultError> {
+    fn append(&mut self, window: &Window) -> Result<(), ResultError> {
         let failed = |why| ResultError::Write { path: self.path.clone(), why };
-        self.unwritten.extend(line(sample).map_err(failed)?);
+        self.unwritten.extend(line(window).map_err(failed)?);
         write_out(&mut self.file, &mut self.unwritten).map_err(failed)?;
         self.take_over()
     }
@@ -401,8 +401,8 @@ fn write_out(file: &mut File, bytes: &mut Vec<u8>) -> std::io::Result<()> {
     Ok(())
 }
 
-fn line(sample: &Sample) -> std::io::Result<Vec<u8>> {
-    let mut line = serde_json::to_vec(sample)?;
+fn line(window: &Window) -> std::io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(window)?;
     line.push(b'\n');
     Ok(line)
 }
@@ -517,10 +517,10 @@ mod tests {
     fn an_earlier_log_stays_until_the_new_one_has_all_of_it() {
         let dir = tempfile::tempdir().unwrap();
         let result = testdata::result();
-        let path = dir.path().join("samples.jsonl");
+        let path = dir.path().join("windows.jsonl");
         std::fs::write(&path, "what was measured").unwrap();
         // Stands for a disk that fills up after the first window: a pipe whose reader leaves.
-        let new = dir.path().join("samples.jsonl.new");
+        let new = dir.path().join("windows.jsonl.new");
         let name = CString::new(new.as_os_str().as_bytes()).unwrap();
         // SAFETY: a plain system call with a string that is terminated.
         assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
@@ -528,43 +528,43 @@ mod tests {
             let new = new.clone();
             move || File::open(new).unwrap().read_exact(&mut [0]).unwrap()
         });
-        let created = Log::create(dir.path(), unfinished(&result), &result.samples);
+        let created = Log::create(dir.path(), unfinished(&result), &result.windows);
         reader.join().unwrap();
         assert!(created.is_err());
         assert!(path.symlink_metadata().unwrap().is_file() && !new.exists());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "what was measured");
 
-        let mut log = Log::create(dir.path(), unfinished(&result), &result.samples[1..]).unwrap();
-        log.append(&result.samples[0]).unwrap();
+        let mut log = Log::create(dir.path(), unfinished(&result), &result.windows[1..]).unwrap();
+        log.append(&result.windows[0]).unwrap();
         let found = Unfinished::find(dir.path(), &result.experiments, "p").unwrap().unwrap();
-        assert_eq!(found.samples.len(), result.samples.len());
-        assert_eq!(found.samples[0].start_s, result.samples[1].start_s);
+        assert_eq!(found.windows.len(), result.windows.len());
+        assert_eq!(found.windows[0].start_s, result.windows[1].start_s);
     }
 
     #[test]
     fn a_line_that_is_cut_by_a_full_disk_is_completed() {
         let dir = tempfile::tempdir().unwrap();
         let result = testdata::result();
-        let mut log = Log::create(dir.path(), unfinished(&result), &result.samples[..1]).unwrap();
+        let mut log = Log::create(dir.path(), unfinished(&result), &result.windows[..1]).unwrap();
         // Stands for a disk that fills up within the line, and has room again after a read.
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         theirs.set_nonblocking(true).unwrap();
         log.file = File::from(OwnedFd::from(ours));
-        let mut long = result.samples[0].clone();
+        let mut long = result.windows[0].clone();
         long.problem = Some("x".repeat(300_000));
         log.append(&long).unwrap_err();
         let mut logged = Vec::new();
         theirs.read_to_end(&mut logged).unwrap_err();
         assert!(!logged.is_empty() && !logged.contains(&b'\n'), "it was cut");
-        for sample in &result.samples[1..3] {
-            let _ = log.append(sample);
+        for window in &result.windows[1..3] {
+            let _ = log.append(window);
             theirs.read_to_end(&mut logged).unwrap_err();
         }
         let lines = logged.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        let samples: Vec<Sample> =
+        let windows: Vec<Window> =
             lines.map(|line| serde_json::from_slice(line).unwrap()).collect();
-        assert_eq!(samples, [&[long], &result.samples[1..3]].concat());
+        assert_eq!(windows, [&[long], &result.windows[1..3]].concat());
     }
 
     #[test]
@@ -574,7 +574,7 @@ mod tests {
         let campaign = campaign(dir.path());
         let programs = resume::programs(&campaign.place.dist);
         let earlier = Unfinished { programs, ..unfinished(&result) };
-        drop(Log::create(dir.path(), earlier, &result.samples).unwrap());
+        drop(Log::create(dir.path(), earlier, &result.windows).unwrap());
         let boot = |_: &Experiment| {
             // A directory cannot be replaced by a file.
             let _ = std::fs::create_dir(dir.path().join("unfinished.json.new"));
@@ -584,7 +584,7 @@ mod tests {
         let error = finished.unwritten.expect("it could not be written");
         assert!(error.to_string().contains("unfinished.json"), "{error}");
         let kept = RunResult::read(&finished.result_path).unwrap();
-        assert!(kept.samples.len() >= result.samples.len());
+        assert!(kept.windows.len() >= result.windows.len());
         assert!(finished.report_path.is_file());
     }
 }

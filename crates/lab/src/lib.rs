@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `holdfast lab`: experiments on the hosts that [`holdfast_testbed`] boots.
 //!
-//! An [`experiment`] says what to measure there, the [`runner`] measures it, and a [`sample`] is
+//! An [`experiment`] says what to measure there, the [`runner`] measures it, and a [`window`] is
 //! one window. [`stats`] and [`analysis`] draw the conclusions, [`result`] keeps them, [`report`]
 //! shows them, those of [`replications`] beside printed
 //! figures, and a [`campaign`] is all of this in a row.
@@ -17,10 +17,10 @@ pub mod report;
 pub mod result;
 pub mod resume;
 pub mod runner;
-pub mod sample;
 pub mod scheduler;
 pub mod spins;
 pub mod stats;
+pub mod window;
 
 mod markup;
 #[cfg(test)]

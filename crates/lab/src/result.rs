@@ -12,11 +12,11 @@ use thiserror::Error;
 
 use crate::experiment::{self, Experiment, Figure};
 use crate::metric::Metric;
-use crate::sample::Sample;
 use crate::stats::{self, Estimate, Settings};
+use crate::window::Window;
 
 /// Schema tag of the results this version writes, and the only one it reads.
-pub const SCHEMA: &str = "holdfast.result/2";
+pub const SCHEMA: &str = "holdfast.result/3";
 
 /// Larger figures are not measurements.
 const LARGEST: f64 = 1e18;
@@ -35,7 +35,7 @@ pub struct RunResult {
     /// The experiments, as read from the files.
     pub experiments: Vec<Experiment>,
     /// Every window, in the order they were measured.
-    pub samples: Vec<Sample>,
+    pub windows: Vec<Window>,
     /// Each metric of each contender in each case.
     pub summaries: Vec<Summary>,
     /// Each contender against the baseline.
@@ -336,24 +336,24 @@ impl RunResult {
                 return Err(format!("its experiment \"{}\": {problem}", experiment.name));
             }
         }
-        for (i, sample) in self.samples.iter().enumerate() {
-            let run = self.experiments.iter().find(|e| e.name == sample.experiment);
+        for (i, window) in self.windows.iter().enumerate() {
+            let run = self.experiments.iter().find(|e| e.name == window.experiment);
             let is_known = run.is_some_and(|e| {
-                e.cases.iter().any(|c| c.name == sample.case)
-                    && e.contenders.iter().any(|c| c.name == sample.contender)
+                e.cases.iter().any(|c| c.name == window.case)
+                    && e.contenders.iter().any(|c| c.name == window.contender)
             });
             if !is_known {
                 return Err(format!(
-                    "samples[{i}] is of \"{}\" in case \"{}\" of \"{}\", which was not run",
-                    sample.contender, sample.case, sample.experiment
+                    "windows[{i}] is of \"{}\" in case \"{}\" of \"{}\", which was not run",
+                    window.contender, window.case, window.experiment
                 ));
             }
             let is_plain = |v: f64| v.is_finite() && v.abs() <= LARGEST;
-            if !is_plain(sample.start_s) {
-                return Err(format!("samples[{i}].start_s is {:e}", sample.start_s));
+            if !is_plain(window.start_s) {
+                return Err(format!("windows[{i}].start_s is {:e}", window.start_s));
             }
-            if let Some((metric, v)) = sample.metrics.iter().find(|(_, v)| !is_plain(**v)) {
-                return Err(format!("samples[{i}].metrics.{metric} is {v:e}"));
+            if let Some((metric, v)) = window.metrics.iter().find(|(_, v)| !is_plain(**v)) {
+                return Err(format!("windows[{i}].metrics.{metric} is {v:e}"));
             }
         }
         let Settings { resamples, confidence, .. } = self.provenance.statistics;
@@ -375,8 +375,8 @@ impl RunResult {
     }
 
     /// Windows that do not count.
-    pub fn invalid(&self) -> impl Iterator<Item = &Sample> {
-        self.samples.iter().filter(|s| !s.is_valid())
+    pub fn invalid(&self) -> impl Iterator<Item = &Window> {
+        self.windows.iter().filter(|s| !s.is_valid())
     }
 
     /// The comparison of `contender` with the baseline, in `metric` of a case.

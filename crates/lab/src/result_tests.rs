@@ -58,7 +58,7 @@ fn the_schema_refuses_what_is_no_result() {
     assert!(broken(|r| r["comparisons"][0]["ratio"] = json!("1.2")));
     assert!(broken(|r| drop(r["comparisons"][0].as_object_mut().unwrap().remove("p"))));
     assert!(broken(|r| drop(r["provenance"].as_object_mut().unwrap().remove("accelerator"))));
-    assert!(broken(|r| r["samples"][0]["metrics"]["no_such_metric"] = json!(1.0)));
+    assert!(broken(|r| r["windows"][0]["metrics"]["no_such_metric"] = json!(1.0)));
 }
 
 #[test]

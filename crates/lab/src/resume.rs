@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Stopped runs go on where they were: the file that identifies a run beside its samples, and the
+//! Stopped runs go on where they were: the file that identifies a run beside its windows, and the
 //! windows that need not be measured again.
 //!
 //! `unfinished.json` is there from the first window of a run to its last. It names the experiments
@@ -13,10 +13,10 @@ use sha2::{Digest, Sha256};
 
 use crate::experiment::Experiment;
 use crate::result::{Provenance, ResultError, write_whole};
-use crate::sample::Sample;
+use crate::window::Window;
 
 const FILE: &str = "unfinished.json";
-const SAMPLES: &str = "samples.jsonl";
+const WINDOWS: &str = "windows.jsonl";
 const STOPPED: &str = "the run was stopped within this round, which was measured again";
 
 /// A run that has not ended.
@@ -61,17 +61,17 @@ impl Unfinished {
         if found.programs != programs {
             return Err("it ran with other programs".into());
         }
-        let log = read(out, SAMPLES)?.unwrap_or_default();
+        let log = read(out, WINDOWS)?.unwrap_or_default();
         // A killed run's last line may be half a line, which may end within a character.
-        let mut samples: Vec<Sample> = log
+        let mut windows: Vec<Window> = log
             .split(|byte| *byte == b'\n')
             .filter_map(|line| serde_json::from_slice(line).ok())
             .collect();
-        let done = Done::of(&found.experiments, &samples);
-        for sample in samples.iter_mut().filter(|s| s.is_valid() && !done.has(s)) {
-            sample.problem = Some(STOPPED.into());
+        let done = Done::of(&found.experiments, &windows);
+        for window in windows.iter_mut().filter(|s| s.is_valid() && !done.has(s)) {
+            window.problem = Some(STOPPED.into());
         }
-        Ok(Some(Earlier { samples, done, provenance: found.provenance }))
+        Ok(Some(Earlier { windows, done, provenance: found.provenance }))
     }
 }
 
@@ -88,7 +88,7 @@ fn read(out: &Path, name: &str) -> Result<Option<Vec<u8>>, String> {
 #[derive(Debug)]
 pub(crate) struct Earlier {
     /// Its windows. Those of rounds that are measured again do not count.
-    pub(crate) samples: Vec<Sample>,
+    pub(crate) windows: Vec<Window>,
     pub(crate) done: Done,
     pub(crate) provenance: Provenance,
 }
@@ -99,8 +99,8 @@ pub(crate) struct Earlier {
 pub struct Done(BTreeSet<(String, String, u32)>);
 
 impl Done {
-    fn of(experiments: &[Experiment], samples: &[Sample]) -> Done {
-        let settled: BTreeSet<(&str, &str, &str, u32)> = samples
+    fn of(experiments: &[Experiment], windows: &[Window]) -> Done {
+        let settled: BTreeSet<(&str, &str, &str, u32)> = windows
             .iter()
             .filter(|s| s.is_settled())
             .map(|s| (s.experiment.as_str(), s.case.as_str(), s.contender.as_str(), s.round))
@@ -121,8 +121,8 @@ impl Done {
         Done(done)
     }
 
-    fn has(&self, sample: &Sample) -> bool {
-        self.has_round(&sample.experiment, &sample.case, sample.round)
+    fn has(&self, window: &Window) -> bool {
+        self.has_round(&window.experiment, &window.case, window.round)
     }
 
     /// Whether this round of a case need not be measured again.
@@ -151,15 +151,15 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::ATTEMPTS;
     use crate::testdata;
+    use crate::window::ATTEMPTS;
 
-    fn log(dir: &Path, samples: &[Sample]) {
+    fn log(dir: &Path, windows: &[Window]) {
         let lines: Vec<String> =
-            samples.iter().map(|s| serde_json::to_string(s).unwrap()).collect();
+            windows.iter().map(|s| serde_json::to_string(s).unwrap()).collect();
         // The last line is cut within a character.
         let cut = [lines.join("\n").as_bytes(), b"\n{\"case\": \"Gr\xc3"].concat();
-        std::fs::write(dir.join(SAMPLES), cut).unwrap();
+        std::fs::write(dir.join(WINDOWS), cut).unwrap();
     }
 
     #[test]
@@ -173,12 +173,12 @@ mod tests {
         };
         unfinished.write(dir.path()).unwrap();
         // Three contenders, two cases: a round has six windows, and this is one and a half.
-        log(dir.path(), &result.samples[..9]);
+        log(dir.path(), &result.windows[..9]);
         let found = Unfinished::find(dir.path(), &result.experiments, "p").unwrap().unwrap();
         assert_eq!(found.provenance, result.provenance);
-        assert_eq!(found.samples.len(), 9);
-        for sample in &found.samples {
-            assert_eq!(sample.is_valid(), sample.round == 0, "{sample:?}");
+        assert_eq!(found.windows.len(), 9);
+        for window in &found.windows {
+            assert_eq!(window.is_valid(), window.round == 0, "{window:?}");
         }
         for case in ["lock", "lock <pause>"] {
             assert!(found.done.has_round("three-ways", case, 0));
@@ -189,21 +189,21 @@ mod tests {
     #[test]
     fn a_window_that_failed_once_is_still_to_be_tried() {
         let mut result = testdata::result();
-        let failed = result.samples.iter().position(|s| !s.is_valid()).unwrap();
-        let (case, round) = (result.samples[failed].case.clone(), result.samples[failed].round);
-        let has = |samples: &[Sample]| {
-            Done::of(&result.experiments, samples).has_round("three-ways", &case, round)
+        let failed = result.windows.iter().position(|s| !s.is_valid()).unwrap();
+        let (case, round) = (result.windows[failed].case.clone(), result.windows[failed].round);
+        let has = |windows: &[Window]| {
+            Done::of(&result.experiments, windows).has_round("three-ways", &case, round)
         };
-        assert!(!has(&result.samples));
+        assert!(!has(&result.windows));
         // Like a window whose guest did not start.
-        result.samples[failed].before = None;
-        assert!(!has(&result.samples));
-        let mut again = result.samples[failed].clone();
+        result.windows[failed].before = None;
+        assert!(!has(&result.windows));
+        let mut again = result.windows[failed].clone();
         again.attempt = ATTEMPTS - 1;
-        result.samples.push(again);
-        assert!(has(&result.samples), "it was tried as often as windows are");
-        result.samples.last_mut().unwrap().attempt = u32::MAX;
-        assert!(has(&result.samples), "or more often, in a log of another program");
+        result.windows.push(again);
+        assert!(has(&result.windows), "it was tried as often as windows are");
+        result.windows.last_mut().unwrap().attempt = u32::MAX;
+        assert!(has(&result.windows), "or more often, in a log of another program");
     }
 
     #[test]

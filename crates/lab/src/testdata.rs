@@ -15,8 +15,8 @@ use crate::analysis;
 use crate::experiment::Experiment;
 use crate::replications;
 use crate::result::{KernelFacts, MachineFacts, Provenance, RunResult};
-use crate::sample::{GuestTimes, Sample, Snapshot};
 use crate::spins::SpinWaits;
+use crate::window::{GuestTimes, Snapshot, Window};
 use holdfast_testbed::scheduler::Counted;
 
 pub(crate) const TOML: &str = r#"
@@ -68,7 +68,7 @@ max = 0.001
 pub(crate) fn result() -> RunResult {
     let experiment = Experiment::parse(TOML, Path::new("test.toml")).expect("it is well-formed");
     let mut rng = ChaCha8Rng::seed_from_u64(3);
-    let mut samples = Vec::new();
+    let mut windows = Vec::new();
     let mut start_s = 12.0;
     for round in 0..experiment.windows.rounds {
         for (c, contender) in experiment.contenders.iter().enumerate() {
@@ -76,7 +76,7 @@ pub(crate) fn result() -> RunResult {
                 let speed = [290_000.0, 331_000.0, 420_000.0][c] * if k == 1 { 0.7 } else { 1.0 };
                 let drift = 1.0 + 0.1 * f64::sin(start_s / 40.0);
                 let noise = 1.0 + 0.1 * (rng.random::<f64>() - 0.5);
-                let mut sample = Sample {
+                let mut window = Window {
                     experiment: experiment.name.clone(),
                     case: case.name.clone(),
                     contender: contender.name.clone(),
@@ -98,16 +98,16 @@ pub(crate) fn result() -> RunResult {
                     metrics: BTreeMap::new(),
                 };
                 if (round, c, k) == (2, 1, 1) {
-                    sample.problem = Some("the contender ended (exit code 1)".into());
-                    sample.after = None;
+                    window.problem = Some("the contender ended (exit code 1)".into());
+                    window.after = None;
                 }
-                sample.work_out(2);
-                samples.push(sample);
+                window.work_out(2);
+                windows.push(window);
                 start_s += 2.1;
             }
         }
     }
-    analysis::conclude(provenance(start_s), vec![experiment], samples, false)
+    analysis::conclude(provenance(start_s), vec![experiment], windows, false)
 }
 
 fn provenance(duration_s: f64) -> Provenance {
@@ -213,9 +213,9 @@ fn snapshot(t_s: f64, within: f64, ops_per_cpu_s: f64, contender: usize) -> Snap
 /// The same beside a VM named `other`.
 pub(crate) fn with_a_vm_beside() -> RunResult {
     let mut result = result();
-    for sample in &mut result.samples {
-        sample.beside = vec!["other".into()];
-        for (end, run_ns) in [(&mut sample.before, 0), (&mut sample.after, 1_000_000_000)] {
+    for window in &mut result.windows {
+        window.beside = vec!["other".into()];
+        for (end, run_ns) in [(&mut window.before, 0), (&mut window.after, 1_000_000_000)] {
             let Some(end) = end else { continue };
             let vm =
                 TaskTime { name: "other".into(), pid: 200, run_ns, ..end.cpu.tasks[0].clone() };

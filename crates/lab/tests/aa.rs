@@ -32,7 +32,7 @@ fn recorded() -> Vec<RunResult> {
 fn series(result: &RunResult, e: &Experiment, case: &Case, metric: Metric) -> Vec<f64> {
     assert!(e.contenders.iter().all(|c| c.is_stock()), "this run is not one of stock alone");
     result
-        .samples
+        .windows
         .iter()
         .filter(|s| s.experiment == e.name && s.case == case.name)
         .filter_map(|s| s.value(metric))

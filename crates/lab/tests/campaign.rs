@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use holdfast_lab::campaign::Campaign;
 use holdfast_lab::result::RunResult;
 use holdfast_lab::runner::{Options, Place};
-use holdfast_lab::sample::Sample;
 use holdfast_lab::stats::Settings;
+use holdfast_lab::window::Window;
 use holdfast_testbed::interrupt;
 use holdfast_testbed::machine::Accel;
 use holdfast_testbed::progress::Progress;
@@ -32,8 +32,8 @@ fn leaves_a_result_when_whole_and_when_interrupted() {
     assert!(whole.ended_by.is_none() && !whole.result.partial);
     let read = RunResult::read(&whole.result_path).unwrap();
     // On a busy machine a window may be measured again; the failed one is kept beside it.
-    let problems: Vec<_> = read.samples.iter().filter_map(|s| s.problem.as_ref()).collect();
-    let nr_valid = read.samples.len() - problems.len();
+    let problems: Vec<_> = read.windows.iter().filter_map(|s| s.problem.as_ref()).collect();
+    let nr_valid = read.windows.len() - problems.len();
     assert_eq!(nr_valid, 8, "{problems:?}");
     assert_eq!(read, whole.result);
     assert!(!read.comparisons.is_empty());
@@ -61,11 +61,11 @@ fn leaves_a_result_when_whole_and_when_interrupted() {
     std::fs::remove_dir(in_the_way).unwrap();
     let again = campaign.run_on(&local::boot, &Progress::silent()).unwrap();
     assert!(again.unwritten.is_none());
-    assert_eq!(again.result.samples, unwritten.result.samples, "nothing is measured twice");
+    assert_eq!(again.result.windows, unwritten.result.windows, "nothing is measured twice");
 
     campaign.out = dir.path().join("interrupted");
     campaign.options.rounds = Some(500);
-    let log = campaign.out.join("samples.jsonl");
+    let log = campaign.out.join("windows.jsonl");
     // A shell that runs the tests in the background has it ignored, and so it would stay.
     // SAFETY: a plain system call; there is no handler yet.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
@@ -89,12 +89,12 @@ fn leaves_a_result_when_whole_and_when_interrupted() {
     watcher.join().unwrap();
     assert!(ended.result.partial && ended.ended_by.is_some());
     let read = RunResult::read(&ended.result_path).unwrap();
-    assert!((3..20).contains(&read.samples.len()), "{}", read.samples.len());
+    assert!((3..20).contains(&read.windows.len()), "{}", read.windows.len());
     assert_eq!(read.experiments[0].windows.rounds, 500);
-    let logged: Vec<Sample> = std::fs::read_to_string(&log)
+    let logged: Vec<Window> = std::fs::read_to_string(&log)
         .unwrap()
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    assert_eq!(logged, read.samples);
+    assert_eq!(logged, read.windows);
 }

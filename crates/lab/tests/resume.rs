@@ -40,31 +40,31 @@ fn a_resumed_run_does_not_repeat_windows() {
             local::boot(e)
         }
     };
-    let valid = |samples: &[holdfast_lab::sample::Sample], name: &str| {
-        samples.iter().filter(|s| s.is_valid() && s.experiment == name).count()
+    let valid = |windows: &[holdfast_lab::window::Window], name: &str| {
+        windows.iter().filter(|s| s.is_valid() && s.experiment == name).count()
     };
 
     let stopped = campaign.run_on(&boot("first"), &Progress::silent()).unwrap();
     assert!(stopped.ended_by.is_some() && stopped.result.partial);
-    assert_eq!(valid(&stopped.result.samples, "first"), 8);
+    assert_eq!(valid(&stopped.result.windows, "first"), 8);
 
     let whole = campaign.run_on(&boot(""), &Progress::silent()).unwrap();
     assert!(whole.ended_by.is_none() && !whole.result.partial);
     assert_eq!(*booted.lock().unwrap(), ["first", "second"], "each was booted once");
-    let kept = &whole.result.samples[..stopped.result.samples.len()];
-    assert_eq!(kept, stopped.result.samples, "earlier windows are unchanged");
-    assert_eq!(valid(&whole.result.samples, "second"), 8);
+    let kept = &whole.result.windows[..stopped.result.windows.len()];
+    assert_eq!(kept, stopped.result.windows, "earlier windows are unchanged");
+    assert_eq!(valid(&whole.result.windows, "second"), 8);
     let last = kept.last().unwrap().start_s;
-    assert!(whole.result.samples[kept.len()..].iter().all(|s| s.start_s > last));
+    assert!(whole.result.windows[kept.len()..].iter().all(|s| s.start_s > last));
     assert!(whole.result.provenance.notes.iter().any(|note| note.contains("went on at")));
     assert_eq!(whole.result.provenance.date, stopped.result.provenance.date);
-    let lines = std::fs::read_to_string(campaign.out.join("samples.jsonl")).unwrap();
-    assert_eq!(lines.lines().count(), whole.result.samples.len());
+    let lines = std::fs::read_to_string(campaign.out.join("windows.jsonl")).unwrap();
+    assert_eq!(lines.lines().count(), whole.result.windows.len());
 
     // A complete run is not resumed, and neither is any run with `afresh`.
     booted.lock().unwrap().clear();
     let again = campaign.run_on(&boot("first"), &Progress::silent()).unwrap();
-    assert_eq!(valid(&again.result.samples, "second"), 0);
+    assert_eq!(valid(&again.result.windows, "second"), 0);
     campaign.afresh = true;
     campaign.run_on(&boot(""), &Progress::silent()).unwrap();
     assert_eq!(*booted.lock().unwrap(), ["first", "first", "second"]);

@@ -10,7 +10,7 @@ use holdfast_agent::protocol::Request;
 use holdfast_lab::experiment::Experiment;
 use holdfast_lab::metric::Metric;
 use holdfast_lab::runner::{self, Host, Measured, Options, Part};
-use holdfast_lab::sample::Sample;
+use holdfast_lab::window::Window;
 use holdfast_testbed::Error;
 use holdfast_testbed::progress::Progress;
 
@@ -21,67 +21,67 @@ fn options() -> Options {
 fn run_with(
     experiment: &Experiment,
     options: &Options,
-    mut keep: impl FnMut(&Sample) + Send,
-) -> (Measured, Vec<Sample>) {
-    let mut samples = Vec::new();
+    mut keep: impl FnMut(&Window) + Send,
+) -> (Measured, Vec<Window>) {
+    let mut windows = Vec::new();
     let measured = runner::run(
         experiment,
         options,
         &local::boot,
         &Progress::silent(),
         &Part::whole(),
-        &mut |sample| {
+        &mut |window| {
             // On a busy machine a window may be tried again, which these tests are not about.
-            if sample.problem.as_ref().is_none_or(|p| !p.contains("had to wait too long")) {
-                keep(&sample);
-                samples.push(sample);
+            if window.problem.as_ref().is_none_or(|p| !p.contains("had to wait too long")) {
+                keep(&window);
+                windows.push(window);
             }
         },
     );
-    (measured, samples)
+    (measured, windows)
 }
 
-/// Every window of the experiment that has a sample, valid or not.
-fn covered(samples: &[Sample]) -> BTreeSet<(u32, &str, &str)> {
-    samples.iter().map(|s| (s.round, s.contender.as_str(), s.case.as_str())).collect()
+/// Every planned window that was measured, valid or not.
+fn covered(windows: &[Window]) -> BTreeSet<(u32, &str, &str)> {
+    windows.iter().map(|s| (s.round, s.contender.as_str(), s.case.as_str())).collect()
 }
 
 #[test]
 fn measures_every_window_of_every_contender() {
     let experiment = local::experiment("rounds = 2", "rounds = 2");
-    let (measured, samples) = run_with(&experiment, &options(), |_| ());
+    let (measured, windows) = run_with(&experiment, &options(), |_| ());
     assert!(measured.ended_by.is_none(), "{measured:?}");
     assert_eq!(measured.notes, [""; 0]);
     assert_eq!((measured.hosts.len(), measured.guests.len()), (1, 1));
-    assert_eq!(samples.len(), 8);
-    assert_eq!(covered(&samples).len(), 8);
+    assert_eq!(windows.len(), 8);
+    assert_eq!(covered(&windows).len(), 8);
     let mut last = 0.0;
-    for sample in &samples {
-        assert_eq!(sample.problem, None);
-        assert!(sample.start_s > last);
-        last = sample.start_s;
-        let value = |m| sample.value(m).unwrap_or_else(|| panic!("{m} of {sample:?}"));
+    for window in &windows {
+        assert_eq!(window.problem, None);
+        assert!(window.start_s > last);
+        last = window.start_s;
+        let value = |m| window.value(m).unwrap_or_else(|| panic!("{m} of {window:?}"));
         assert!(value(Metric::Throughput) > 0.0);
         assert!(value(Metric::WorkPerVmCpuSecond) > 0.0);
-        assert!(value(Metric::VmCpuPercent) > 1.0, "{sample:?}");
-        let has_hogs = sample.case == "lock";
-        assert_eq!(sample.value(Metric::HogsCpuPercent).is_some(), has_hogs);
+        assert!(value(Metric::VmCpuPercent) > 1.0, "{window:?}");
+        let has_hogs = window.case == "lock";
+        assert_eq!(window.value(Metric::HogsCpuPercent).is_some(), has_hogs);
         // The observer sees no VM here, so counts are absent, not zero.
-        assert!(sample.after.as_ref().unwrap().observer.is_some());
-        assert_eq!(sample.value(Metric::Preemptions(holdfast_lab::metric::Class::Holder)), None);
+        assert!(window.after.as_ref().unwrap().observer.is_some());
+        assert_eq!(window.value(Metric::Preemptions(holdfast_lab::metric::Class::Holder)), None);
     }
 }
 
 #[test]
 fn perf_events_are_counted_or_the_reason_is_noted_once() {
     let experiment = local::experiment("rounds = 2", "rounds = 2\ncounters = true");
-    let (measured, samples) = run_with(&experiment, &options(), |_| ());
+    let (measured, windows) = run_with(&experiment, &options(), |_| ());
     assert!(measured.ended_by.is_none(), "{measured:?}");
-    for sample in &samples {
-        assert_eq!(sample.problem, None);
-        let perf = sample.after.as_ref().unwrap().perf.as_ref();
+    for window in &windows {
+        assert_eq!(window.problem, None);
+        let perf = window.after.as_ref().unwrap().perf.as_ref();
         let has_cycles = perf.is_some_and(|perf| perf.counts.contains_key("cycles"));
-        assert_eq!(sample.value(Metric::CyclesPerOp).is_some(), has_cycles, "{perf:?}");
+        assert_eq!(window.value(Metric::CyclesPerOp).is_some(), has_cycles, "{perf:?}");
         let is_noted = |note: &&String| note.starts_with("not counted:") && note.contains("cycles");
         let nr_noted = measured.notes.iter().filter(is_noted).count();
         assert_eq!(nr_noted, usize::from(!has_cycles), "{:?}", measured.notes);
@@ -92,25 +92,25 @@ fn perf_events_are_counted_or_the_reason_is_noted_once() {
 fn a_case_on_the_host_is_measured_without_any_guest() {
     let to = "name = \"hog\"\nguest = \"host\"\nworkload = \"hog\"";
     let experiment = local::experiment("name = \"hog\"\nworkload = \"hog\"", to);
-    let (measured, samples) =
+    let (measured, windows) =
         run_with(&experiment.clone().only(&["hog".into()]), &options(), |_| ());
     assert!(measured.ended_by.is_none(), "{measured:?}");
-    assert_eq!((measured.guests.len(), samples.len()), (0, 4));
-    for sample in &samples {
-        assert_eq!(sample.problem, None);
-        let value = |m| sample.value(m).unwrap_or_else(|| panic!("{m} of {sample:?}"));
+    assert_eq!((measured.guests.len(), windows.len()), (0, 4));
+    for window in &windows {
+        assert_eq!(window.problem, None);
+        let value = |m| window.value(m).unwrap_or_else(|| panic!("{m} of {window:?}"));
         assert!(value(Metric::Throughput) > 0.0);
         let percent = value(Metric::VmCpuPercent);
         assert!((1.0..=110.0).contains(&percent), "{percent} % of one loop's CPU");
         // Figures of a guest are absent, not zero.
-        assert_eq!(sample.after.as_ref().unwrap().guest, None);
-        assert_eq!(sample.value(Metric::UserUsPerOp), None);
+        assert_eq!(window.after.as_ref().unwrap().guest, None);
+        assert_eq!(window.value(Metric::UserUsPerOp), None);
     }
     // Before and after cases that have a guest, too.
-    let (measured, samples) = run_with(&experiment, &options(), |_| ());
+    let (measured, windows) = run_with(&experiment, &options(), |_| ());
     assert!(measured.ended_by.is_none(), "{measured:?}");
-    assert_eq!((measured.guests.len(), samples.len(), covered(&samples).len()), (1, 8, 8));
-    assert!(samples.iter().all(Sample::is_valid));
+    assert_eq!((measured.guests.len(), windows.len(), covered(&windows).len()), (1, 8, 8));
+    assert!(windows.iter().all(Window::is_valid));
 }
 
 /// Hosts that count their instructions measure together, and none repeats another's windows.
@@ -124,15 +124,15 @@ fn two_hosts_share_the_rounds() {
             Ok(Box::new(local::LocalHost::boot(counts)))
         };
         let options = Options { hosts: Some(hosts), ..options() };
-        let mut samples = Vec::new();
+        let mut windows = Vec::new();
         let (progress, part) = (Progress::silent(), Part::whole());
-        let mut keep = |sample| samples.push(sample);
+        let mut keep = |window| windows.push(window);
         let measured = runner::run(&experiment, &options, &boot, &progress, &part, &mut keep);
         assert!(measured.ended_by.is_none(), "{measured:?}");
         assert_eq!((measured.hosts.len(), measured.guests.len()), (1, 1), "they are alike");
         assert_eq!(nr_booted.load(Ordering::Relaxed), nr_expected);
-        let valid: Vec<&Sample> = samples.iter().filter(|s| s.is_valid()).collect();
-        assert_eq!((valid.len(), covered(&samples).len()), (16, 16));
+        let valid: Vec<&Window> = windows.iter().filter(|s| s.is_valid()).collect();
+        assert_eq!((valid.len(), covered(&windows).len()), (16, 16));
         // A round is measured on one host: its windows do not overlap.
         for round in 0..4 {
             let mut starts: Vec<f64> =
@@ -163,25 +163,25 @@ fn one_of_two_hosts_does_what_the_other_cannot() {
     };
     let options = Options { hosts: Some(2), ..options() };
     let (progress, part) = (Progress::silent(), Part::whole());
-    let mut samples = Vec::new();
-    let mut keep = |sample| samples.push(sample);
+    let mut windows = Vec::new();
+    let mut keep = |window| windows.push(window);
     let measured = runner::run(&experiment, &options, &boot, &progress, &part, &mut keep);
     assert!(measured.ended_by.is_none(), "{measured:?}");
     assert!(measured.notes.iter().any(|note| note.contains("the machine is full")), "{measured:?}");
-    assert_eq!(samples.iter().filter(|s: &&Sample| s.is_valid()).count(), 16);
+    assert_eq!(windows.iter().filter(|s: &&Window| s.is_valid()).count(), 16);
 }
 
 #[test]
 fn a_contender_that_dies_is_reported_and_the_others_go_on() {
     let experiment = local::experiment("good-scheduler", "bad-scheduler");
-    let (measured, samples) = run_with(&experiment, &options(), |_| ());
+    let (measured, windows) = run_with(&experiment, &options(), |_| ());
     assert!(measured.ended_by.is_none(), "{measured:?}");
-    assert_eq!(covered(&samples).len(), 8, "no window is dropped");
-    let (stock, other): (Vec<&Sample>, Vec<&Sample>) =
-        samples.iter().partition(|s| s.contender == "stock");
+    assert_eq!(covered(&windows).len(), 8, "no window is dropped");
+    let (stock, other): (Vec<&Window>, Vec<&Window>) =
+        windows.iter().partition(|s| s.contender == "stock");
     assert!(stock.len() == 4 && stock.iter().all(|s| s.is_valid()));
-    for sample in &other {
-        let problem = sample.problem.as_deref().expect("it cannot count");
+    for window in &other {
+        let problem = window.problem.as_deref().expect("it cannot count");
         assert!(
             problem.contains("exit code 3") && problem.contains("it is broken")
                 || problem.contains("given up"),
@@ -200,27 +200,27 @@ fn a_contender_that_dies_is_reported_and_the_others_go_on() {
 fn a_contender_may_be_programs_beside_the_kernels_own_scheduler() {
     let two = "programs = [[\"good-program\", \"1\"], [\"good-program\", \"2\"]]";
     let experiment = local::experiment("command = [\"good-scheduler\"]", two);
-    let (measured, samples) = run_with(&experiment, &options(), |_| ());
+    let (measured, windows) = run_with(&experiment, &options(), |_| ());
     assert!(measured.ended_by.is_none(), "{measured:?}");
-    assert_eq!(covered(&samples).len(), 8);
-    assert!(samples.iter().all(|sample| sample.problem.is_none()), "{samples:?}");
+    assert_eq!(covered(&windows).len(), 8);
+    assert!(windows.iter().all(|window| window.problem.is_none()), "{windows:?}");
 
     let experiment = local::experiment(
         "command = [\"good-scheduler\"]",
         "programs = [[\"good-program\"], [\"bad-program\"]]",
     );
-    let (_, samples) = run_with(&experiment, &options(), |_| ());
-    let problems = samples.iter().filter_map(|sample| sample.problem.as_deref());
+    let (_, windows) = run_with(&experiment, &options(), |_| ());
+    let problems = windows.iter().filter_map(|window| window.problem.as_deref());
     let said = "the program beside it ended: exit code 3: ready; it is broken";
-    assert!(problems.clone().any(|problem| problem.contains(said)), "{samples:?}");
+    assert!(problems.clone().any(|problem| problem.contains(said)), "{windows:?}");
 }
 
 #[test]
 fn a_contender_that_is_not_there_is_reported() {
     let experiment = local::experiment("good-scheduler", "no-scheduler");
-    let (_, samples) = run_with(&experiment, &options(), |_| ());
-    assert_eq!(covered(&samples).len(), 8);
-    let problem = samples.iter().find_map(|s| s.problem.as_deref()).unwrap();
+    let (_, windows) = run_with(&experiment, &options(), |_| ());
+    assert_eq!(covered(&windows).len(), 8);
+    let problem = windows.iter().find_map(|s| s.problem.as_deref()).unwrap();
     assert!(problem.contains("no-scheduler"), "{problem}");
 }
 
@@ -235,8 +235,8 @@ fn hosts_that_measure_nothing_end_a_run() {
         Ok(host)
     };
     let (progress, part) = (Progress::silent(), Part::whole());
-    let measured = runner::run(&experiment, &options(), &boot, &progress, &part, &mut |sample| {
-        assert!(sample.problem.is_some(), "{sample:?}");
+    let measured = runner::run(&experiment, &options(), &boot, &progress, &part, &mut |window| {
+        assert!(window.problem.is_some(), "{window:?}");
     });
     assert!(matches!(measured.ended_by, Some(Error::HostEnded { .. })), "{measured:?}");
     assert_eq!(nr_booted.load(Ordering::Relaxed), 8);
@@ -246,22 +246,22 @@ fn hosts_that_measure_nothing_end_a_run() {
 fn a_guest_that_dies_is_started_again() {
     let experiment = local::experiment("hogs = 1", "hogs = 0");
     let mut nr_killed = 0;
-    let (measured, samples) = run_with(&experiment, &options(), |sample| {
-        if sample.is_valid() && nr_killed == 0 {
+    let (measured, windows) = run_with(&experiment, &options(), |window| {
+        if window.is_valid() && nr_killed == 0 {
             nr_killed += 1;
-            let vm = sample.after.as_ref().unwrap().cpu.tasks.iter().find(|t| t.name == sample.vm);
+            let vm = window.after.as_ref().unwrap().cpu.tasks.iter().find(|t| t.name == window.vm);
             // SAFETY: plain system call; the process is one that this test started.
             unsafe { libc::kill(vm.unwrap().pid, libc::SIGKILL) };
         }
     });
     assert!(measured.ended_by.is_none(), "{measured:?}");
-    assert_eq!(samples.iter().filter(|s| s.is_valid()).count(), 8, "{samples:?}");
-    let failed: Vec<&Sample> = samples.iter().filter(|s| !s.is_valid()).collect();
+    assert_eq!(windows.iter().filter(|s| s.is_valid()).count(), 8, "{windows:?}");
+    let failed: Vec<&Window> = windows.iter().filter(|s| !s.is_valid()).collect();
     // A busy machine may lose more windows, which are measured again as well.
     assert!(!failed.is_empty());
     for failed in failed {
-        let next = |s: &&Sample| s.attempt == failed.attempt + 1;
-        let again = samples.iter().filter(next).find(|s| {
+        let next = |s: &&Window| s.attempt == failed.attempt + 1;
+        let again = windows.iter().filter(next).find(|s| {
             (s.round, &s.case, &s.contender) == (failed.round, &failed.case, &failed.contender)
         });
         assert!(again.is_some(), "{failed:?} was not measured again");
@@ -272,8 +272,8 @@ fn a_guest_that_dies_is_started_again() {
 fn without_an_observer_everything_else_is_measured() {
     let experiment = local::experiment("rounds = 2", "rounds = 2");
     let absent = Options { observer: vec!["no-observer".into()], ..Options::default() };
-    let (measured, samples) = run_with(&experiment, &absent, |_| ());
-    assert!(samples.iter().all(Sample::is_valid));
+    let (measured, windows) = run_with(&experiment, &absent, |_| ());
+    assert!(windows.iter().all(Window::is_valid));
     assert!(measured.notes[0].contains("preemptions were not observed"), "{measured:?}");
     assert_eq!(measured.notes.len(), 1);
 }
@@ -282,11 +282,11 @@ fn without_an_observer_everything_else_is_measured() {
 fn a_workload_that_ends_is_reported() {
     let experiment =
         local::experiment("workload = \"hog\"", "workload = \"hog\"\nargs = [\"--nonsense\"]");
-    let (_, samples) = run_with(&experiment, &options(), |_| ());
-    assert_eq!(covered(&samples).len(), 8);
-    let hog = samples.iter().filter(|s| s.case == "hog");
-    for sample in hog {
-        let problem = sample.problem.as_deref().unwrap();
+    let (_, windows) = run_with(&experiment, &options(), |_| ());
+    assert_eq!(covered(&windows).len(), 8);
+    let hog = windows.iter().filter(|s| s.case == "hog");
+    for window in hog {
+        let problem = window.problem.as_deref().unwrap();
         assert!(
             problem.contains("the workload ended: exit code 2") || problem.contains("given up"),
             "{problem}"
@@ -305,31 +305,31 @@ fn what_runs_beside_a_guest_is_measured_and_ends_with_its_case() {
         + "[[cases]]\nname = \"program\"\nworkload = \"lock\"\n\
            [[cases.beside]]\non = \"host\"\nworkload = \"pipes\"\n";
     let experiment = Experiment::parse(&text, std::path::Path::new("two.toml")).unwrap();
-    let (measured, samples) = run_with(&experiment, &options(), |_| ());
+    let (measured, windows) = run_with(&experiment, &options(), |_| ());
     assert!(measured.ended_by.is_none(), "{measured:?}");
     let mut guests: Vec<&str> = measured.guests.iter().map(|g| g.name.as_str()).collect();
     guests.sort_unstable();
     assert_eq!(guests, ["main", "second"]);
-    assert_eq!(covered(&samples).len(), 12);
-    for sample in &samples {
-        assert_eq!(sample.problem, None);
-        let expected: &[&str] = match sample.case.as_str() {
+    assert_eq!(covered(&windows).len(), 12);
+    for window in &windows {
+        assert_eq!(window.problem, None);
+        let expected: &[&str] = match window.case.as_str() {
             "lock" => &["guest-second"],
             "program" => &["beside0"],
             _ => &[],
         };
-        assert_eq!(sample.beside, expected, "{}", sample.case);
+        assert_eq!(window.beside, expected, "{}", window.case);
         for metric in [
             Metric::BesideCpuPercent,
             Metric::BesideShareDeviationPoints,
             Metric::ShareOverBesidePoints,
             Metric::BesideThroughput,
         ] {
-            assert_eq!(sample.value(metric).is_some(), !expected.is_empty(), "{metric}");
+            assert_eq!(window.value(metric).is_some(), !expected.is_empty(), "{metric}");
         }
         let names: BTreeSet<&str> =
-            sample.after.iter().flat_map(|s| &s.cpu.tasks).map(|t| t.name.as_str()).collect();
-        let hogs = usize::from(sample.case != "hog");
+            window.after.iter().flat_map(|s| &s.cpu.tasks).map(|t| t.name.as_str()).collect();
+        let hogs = usize::from(window.case != "hog");
         assert_eq!(names.len(), 1 + expected.len() + hogs, "{names:?}");
     }
 }

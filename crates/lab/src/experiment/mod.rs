@@ -279,7 +279,7 @@ pub struct Defaults {
 #[serde(deny_unknown_fields, default)]
 pub struct Windows {
     /// Time between the first operation of the workload, which every window starts, and the first
-    /// sample, ms.
+    /// snapshot, ms.
     pub warmup_ms: u64,
     /// Length of a window, ms.
     pub length_ms: u64,

@@ -175,11 +175,11 @@ fn values(
     Point(case, contender): &Point,
     metric: Metric,
 ) -> BTreeMap<u32, f64> {
-    let mine = |s: &&crate::sample::Sample| {
+    let mine = |s: &&crate::window::Window| {
         s.experiment == experiment && s.case == *case && s.contender == *contender
     };
-    let samples = result.samples.iter().filter(mine);
-    samples.filter_map(|s| Some((s.round, s.value(metric)?))).collect()
+    let windows = result.windows.iter().filter(mine);
+    windows.filter_map(|s| Some((s.round, s.value(metric)?))).collect()
 }
 
 /// Smallest change that counts where no figure was printed.

@@ -220,13 +220,13 @@ mod tests {
         let drawn = plots::spin_waits(&result, e, &e.cases[0]).unwrap();
         assert!(drawn.starts_with("<svg") && drawn.contains("second mode"), "{drawn}");
         let mut short = result.clone();
-        for spins in short.samples.iter_mut().filter_map(|s| s.spins.as_mut()) {
+        for spins in short.windows.iter_mut().filter_map(|s| s.spins.as_mut()) {
             spins.hist.truncate(20);
         }
         let drawn = plots::spin_waits(&short, e, &e.cases[0]).unwrap();
         assert!(!drawn.contains("second mode"), "there is none");
         let mut without = result.clone();
-        without.samples.iter_mut().for_each(|s| s.spins = None);
+        without.windows.iter_mut().for_each(|s| s.spins = None);
         assert!(plots::spin_waits(&without, e, &e.cases[0]).is_none());
     }
 }

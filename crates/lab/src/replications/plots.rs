@@ -147,10 +147,10 @@ const SECOND_MODE: f64 = 20.0;
 /// logarithmic.
 pub(super) fn spin_waits(result: &RunResult, e: &Experiment, case: &Case) -> Option<String> {
     let mut sums = vec![(0u64, [0u64; 64]); e.contenders.len()];
-    for sample in &result.samples {
-        let is_mine = sample.experiment == e.name && sample.case == case.name && sample.is_valid();
-        let contender = e.contenders.iter().position(|c| c.name == sample.contender);
-        let (true, Some(i), Some(spins)) = (is_mine, contender, &sample.spins) else { continue };
+    for window in &result.windows {
+        let is_mine = window.experiment == e.name && window.case == case.name && window.is_valid();
+        let contender = e.contenders.iter().position(|c| c.name == window.contender);
+        let (true, Some(i), Some(spins)) = (is_mine, contender, &window.spins) else { continue };
         let (interval_ns, hist) = &mut sums[i];
         *interval_ns = interval_ns.saturating_add(spins.interval_ns);
         hist.iter_mut().zip(&spins.hist).for_each(|(sum, n)| *sum = sum.saturating_add(*n));

@@ -207,7 +207,7 @@ mod tests {
         let rows = [row("fewer", "2.0", "1.0"), row("more", "1.0", "2.0"), row("even", "", "")];
         let effect: Effect = toml::from_str(&(text.to_owned() + &rows.concat())).unwrap();
         let mut result = testdata::result();
-        result.samples.retain(|sample| sample.round < 2);
+        result.windows.retain(|window| window.round < 2);
         let rows = compare(&result, "three-ways", &effect);
         let shown: Vec<String> = rows.iter().map(Compared::outcome).collect();
         let sure = shown[0].strip_prefix("same way, ").unwrap_or_else(|| panic!("{shown:?}"));

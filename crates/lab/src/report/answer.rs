@@ -229,9 +229,9 @@ mod tests {
     /// The answer about the first case if Holdfast's windows have `factor` times the operations.
     fn answer(factor: f64, nr_rounds: u32) -> String {
         let mut result = testdata::result();
-        result.samples.retain(|sample| sample.round < nr_rounds);
-        for sample in result.samples.iter_mut().filter(|s| s.contender == HOLDFAST) {
-            let ops = sample.after.as_mut().map(|after| &mut after.workload.ops);
+        result.windows.retain(|window| window.round < nr_rounds);
+        for window in result.windows.iter_mut().filter(|s| s.contender == HOLDFAST) {
+            let ops = window.after.as_mut().map(|after| &mut after.workload.ops);
             ops.into_iter().for_each(|ops| *ops = (*ops as f64 * factor) as u64);
         }
         let result = analysis::again(result);

@@ -105,7 +105,7 @@ fn write_provenance(out: &mut String, result: &RunResult, command: &str) -> fmt:
         ("holdfast", format!("{}, commit {}", cell(&p.holdfast_version), cell(commit))),
         ("began", cell(&p.date)),
         ("took", format!("{:.0} s{minutes}", p.duration_s)),
-        ("windows", format!("{}, of which {nr_failed} failed", result.samples.len())),
+        ("windows", format!("{}, of which {nr_failed} failed", result.windows.len())),
         ("host", cell(view::accelerator(result))),
         ("clock", view::clock(result).to_owned()),
         ("CPUs of the host", if cpus.is_empty() { dash() } else { cpus.join(", ") }),

@@ -12,7 +12,7 @@ use crate::markup::figures;
 use crate::markup::svg::{GRID, INK, series};
 use crate::metric::{Class, Metric};
 use crate::result::RunResult;
-use crate::sample::{self, Sample};
+use crate::window::{self, Window};
 
 /// `values` from 0 to a little above the largest.
 fn from_zero(values: impl Iterator<Item = f64>) -> Range<f64> {
@@ -84,10 +84,10 @@ pub(super) fn intervals(result: &RunResult, experiment: &Experiment, metric: Met
     })
 }
 
-fn of<'a>(result: &'a RunResult, e: &'a Experiment, case: &'a Case) -> Vec<(usize, &'a Sample)> {
-    let index = |s: &Sample| e.contenders.iter().position(|c| c.name == s.contender);
+fn of<'a>(result: &'a RunResult, e: &'a Experiment, case: &'a Case) -> Vec<(usize, &'a Window)> {
+    let index = |s: &Window| e.contenders.iter().position(|c| c.name == s.contender);
     result
-        .samples
+        .windows
         .iter()
         .filter(|s| s.experiment == e.name && s.case == case.name && s.is_valid())
         .filter_map(|s| Some((index(s)?, s)))
@@ -180,10 +180,10 @@ pub(super) fn shares(result: &RunResult, experiment: &Experiment) -> String {
 /// Time of the workload's operations, all windows of a contender together; both axes logarithmic.
 pub(super) fn latencies(result: &RunResult, e: &Experiment, case: &Case) -> Option<String> {
     let mut sums = vec![vec![0u64; 64]; e.contenders.len()];
-    for (i, sample) in of(result, e, case) {
+    for (i, window) in of(result, e, case) {
         sums[i]
             .iter_mut()
-            .zip(sample.histogram())
+            .zip(window.histogram())
             .for_each(|(sum, n)| *sum = sum.saturating_add(n));
     }
     let used = |bucket: &usize| sums.iter().any(|h| h[*bucket] > 0);
@@ -192,7 +192,7 @@ pub(super) fn latencies(result: &RunResult, e: &Experiment, case: &Case) -> Opti
     // log10 of the part of all operations; one in ten million is drawn at the bottom.
     let floor = -7.0;
     let part = |h: &[u64], b: usize| {
-        if h[b] == 0 { floor } else { (h[b] as f64 / sample::total(h)).log10().max(floor) }
+        if h[b] == 0 { floor } else { (h[b] as f64 / window::total(h)).log10().max(floor) }
     };
     let drawn = plot(&format!("{}: operation times", case.name), 260, |area| {
         let mut chart = chart(

@@ -41,14 +41,14 @@ fn the_terminal_report_shows_every_contender_its_interval_and_what_was_missed() 
 #[test]
 fn what_was_not_measured_is_a_dash_and_never_a_zero() {
     let mut result = testdata::result();
-    for sample in &mut result.samples {
-        sample.before.iter_mut().for_each(|s| s.observer = None);
-        sample.work_out(2);
+    for window in &mut result.windows {
+        window.before.iter_mut().for_each(|s| s.observer = None);
+        window.work_out(2);
     }
     let again = crate::analysis::conclude(
         result.provenance.clone(),
         result.experiments.clone(),
-        result.samples,
+        result.windows,
         true,
     );
     let text = terminal::render(&again, false);
@@ -130,10 +130,10 @@ fn what_does_not_transfer_in_general_is_among_the_caveats_of_a_page() {
 #[test]
 fn a_quick_run_says_which_way_each_row_goes_and_how_sure_that_is() {
     let mut result = result_of_replications();
-    result.samples.retain(|sample| sample.round < 2);
+    result.windows.retain(|window| window.round < 2);
     result.experiments.iter_mut().for_each(|e| e.windows.rounds = 2);
-    let RunResult { provenance, experiments, samples, .. } = result;
-    let result = analysis::conclude(provenance, experiments, samples, false);
+    let RunResult { provenance, experiments, windows, .. } = result;
+    let result = analysis::conclude(provenance, experiments, windows, false);
     let text = terminal::render(&result, false);
     let (html, page) = (html::render(&result, false), markdown::render(&result, "make"));
     for line in text.lines() {
@@ -243,31 +243,31 @@ fn an_older_page_stays_where_the_new_one_cannot_be_written() {
 /// A result of all five replications, with arbitrary figures.
 fn result_of_replications() -> RunResult {
     let mut result = testdata::result();
-    let window = result.samples[0].clone();
+    let window = result.windows[0].clone();
     let names = ["s1", "s2", "s3", "s4", "s5"];
     result.experiments = names.iter().map(|name| builtin::find(name).unwrap().remove(0)).collect();
-    let (mut samples, mut seed) = (Vec::new(), 1u64);
+    let (mut windows, mut seed) = (Vec::new(), 1u64);
     for e in &result.experiments {
         for (case, contender) in
             e.cases.iter().flat_map(|c| e.contenders.iter().map(move |k| (c, k)))
         {
             let level = 10f64.powi(case.name.len() as i32 % 5);
             for round in 0..6 {
-                let mut sample = window.clone();
-                (sample.experiment, sample.case) = (e.name.clone(), case.name.clone());
-                (sample.contender, sample.round) = (contender.name.clone(), round);
-                sample.metrics = Metric::all()
+                let mut window = window.clone();
+                (window.experiment, window.case) = (e.name.clone(), case.name.clone());
+                (window.contender, window.round) = (contender.name.clone(), round);
+                window.metrics = Metric::all()
                     .into_iter()
                     .map(|metric| {
                         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                         (metric, level * (1.0 + (seed >> 40) as f64 / (1u64 << 24) as f64))
                     })
                     .collect();
-                samples.push(sample);
+                windows.push(window);
             }
         }
     }
-    result.samples = samples;
+    result.windows = windows;
     result.provenance.statistics.resamples = 100;
     result
 }
@@ -338,11 +338,11 @@ fn counters_of_a_vm_beside_are_shown() {
 #[test]
 fn counters_of_any_size_are_drawn() {
     let mut result = testdata::result();
-    for sample in &mut result.samples {
-        sample.attempt = u32::MAX;
-        sample.spins =
+    for window in &mut result.windows {
+        window.attempt = u32::MAX;
+        window.spins =
             Some(SpinWaits { interval_ns: u64::MAX, total_ns: u64::MAX, hist: vec![u64::MAX; 64] });
-        let Some(after) = &mut sample.after else { continue };
+        let Some(after) = &mut window.after else { continue };
         after.workload.hist.fill(u64::MAX);
         if let Some(scheduler) = &mut after.scheduler {
             scheduler.counters["vms"] = json!({"100": {"grace_need_us_log2": vec![u64::MAX; 64]}});

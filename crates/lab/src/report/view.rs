@@ -291,13 +291,13 @@ pub fn warnings(result: &RunResult) -> Vec<String> {
     }
     lines.extend(result.provenance.notes.iter().cloned());
     let mut problems: Vec<(String, u32)> = Vec::new();
-    for sample in result.invalid() {
+    for window in result.invalid() {
         let text = format!(
             "{} {} {}: {}",
-            sample.experiment,
-            sample.case,
-            sample.contender,
-            sample.problem.as_deref().unwrap_or_default()
+            window.experiment,
+            window.case,
+            window.contender,
+            window.problem.as_deref().unwrap_or_default()
         );
         match problems.iter_mut().find(|(t, _)| *t == text) {
             Some((_, count)) => *count += 1,

@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use holdfast_agent::protocol::{Counters, Outcome as Answered, Reply, Request};
 
-use super::plan::{Group, Window};
+use super::plan::{Group, Planned};
 use super::session::{OBSERVER, Outcome, Session, Trouble, failed};
 use super::workload::{Job, answers};
 use crate::experiment::Experiment;
-use crate::sample::{GuestTimes, Sample, Snapshot};
+use crate::window::{GuestTimes, Snapshot, Window};
 use holdfast_testbed::scheduler::Counted;
 
 /// Longest the observer may take for an answer.
@@ -21,38 +21,38 @@ const OBSERVER_LIMIT_MS: u64 = 5000;
 const MAX_STRETCH: f64 = 1.5;
 const MAX_STRETCH_S: f64 = 0.5;
 
-/// Brings the host to the state of `window` and measures it.
+/// Brings the host to the state of `planned` and measures it.
 ///
-/// The figures are in `sample` even if the window then turns out not to count.
+/// The figures are in `window` even if it then turns out not to count.
 pub(super) fn measure(
     session: &mut Session,
     experiment: &Experiment,
     group: &Group,
-    window: Window,
+    planned: Planned,
     began: Instant,
-    sample: &mut Sample,
+    window: &mut Window,
 ) -> Outcome<()> {
-    let case = &experiment.cases[window.case];
+    let case = &experiment.cases[planned.case];
     session.ensure_guests(&group.guests, group.pause_exits)?;
     session.ensure_hogs(experiment.hogs_of(case))?;
-    session.ensure_contender(Some(window.contender))?;
-    let contender = &experiment.contenders[window.contender];
+    session.ensure_contender(Some(planned.contender))?;
+    let contender = &experiment.contenders[planned.contender];
     session.ensure_observed(experiment.observes(contender))?;
-    session.start_workload(window.case)?;
+    session.start_workload(planned.case)?;
     session.pass(experiment.windows.warmup_ms / session.shortened())?;
-    session.await_warmup(window.case)?;
-    sample.vm = session.vm();
-    sample.hogs = session.hogs();
-    sample.beside = session.beside();
-    sample.groups = session.groups.clone();
-    sample.groups.retain(|name, _| {
-        *name == sample.vm || sample.hogs.contains(name) || sample.beside.contains(name)
+    session.await_warmup(planned.case)?;
+    window.vm = session.vm();
+    window.hogs = session.hogs();
+    window.beside = session.beside();
+    window.groups = session.groups.clone();
+    window.groups.retain(|name, _| {
+        *name == window.vm || window.hogs.contains(name) || window.beside.contains(name)
     });
     if experiment.windows.counters {
         session.start_perf()?;
     }
-    sample.start_s = began.elapsed().as_secs_f64();
-    sample.before = Some(snapshot(session, End::Before)?);
+    window.start_s = began.elapsed().as_secs_f64();
+    window.before = Some(snapshot(session, End::Before)?);
     session.pass(experiment.length_ms_of(case) / session.shortened())?;
     let after = snapshot(session, End::After);
     // A program that has ended explains a failed snapshot better.
@@ -61,22 +61,22 @@ pub(super) fn measure(
     }
     let after = after?;
     let problem =
-        sample.before.as_ref().and_then(|before| misaligned(before, &after, session.shortened()));
+        window.before.as_ref().and_then(|before| misaligned(before, &after, session.shortened()));
     let times_spins = experiment.guest_of(case).is_some_and(|(_, guest)| guest.spins);
-    if let Some(before) = sample.before.as_ref().filter(|_| times_spins) {
-        sample.spins = session.spins(before.workload.t_ns, after.workload.t_ns)?;
+    if let Some(before) = window.before.as_ref().filter(|_| times_spins) {
+        window.spins = session.spins(before.workload.t_ns, after.workload.t_ns)?;
     }
-    sample.after = Some(after);
+    window.after = Some(after);
     problem.map_or(Ok(()), |problem| Err(Trouble::Window(problem)))
 }
 
-/// An empty record of `window`.
-pub(super) fn blank(experiment: &Experiment, window: Window, attempt: u32) -> Sample {
-    Sample {
+/// An empty record of `planned`.
+pub(super) fn blank(experiment: &Experiment, planned: Planned, attempt: u32) -> Window {
+    Window {
         experiment: experiment.name.clone(),
-        case: experiment.cases[window.case].name.clone(),
-        contender: experiment.contenders[window.contender].name.clone(),
-        round: window.round,
+        case: experiment.cases[planned.case].name.clone(),
+        contender: experiment.contenders[planned.contender].name.clone(),
+        round: planned.round,
         attempt,
         start_s: 0.0,
         problem: None,
@@ -214,7 +214,7 @@ fn misaligned(before: &Snapshot, after: &Snapshot, shortened: u64) -> Option<Str
     let guest_s = guests_s
         .find(|s| *s > MAX_STRETCH * host_s && s - host_s > MAX_STRETCH_S / shortened as f64)?;
     Some(format!(
-        "the guest's agent had to wait too long for a CPU: its window has {guest_s:.2} s, the \
+        "the guest's agent had to wait too long for a CPU: its planned has {guest_s:.2} s, the \
          host's {host_s:.2} s"
     ))
 }

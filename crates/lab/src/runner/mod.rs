@@ -4,7 +4,7 @@
 //!
 //! Nothing is dropped silently. A window that could not be measured stays in the result with the
 //! reason, and is tried again. A contender that keeps failing is given up, and every window it then
-//! misses is in the result. Samples are handed on as they come, so that an ended run keeps them.
+//! misses is in the result. Windows are handed on as they come, so that an ended run keeps them.
 
 mod contender;
 mod host;
@@ -21,12 +21,12 @@ use std::time::{Duration, Instant};
 pub use self::host::{Host, HostFacts, LabHost, Place};
 use self::measure::{blank, measure};
 pub use self::plan::Pace;
-use self::plan::{Group, Window};
+use self::plan::{Group, Planned};
 use self::session::{Session, Trouble};
 use crate::experiment::Experiment;
 use crate::result::KernelFacts;
 use crate::resume::Done;
-use crate::sample::{ATTEMPTS, NOT_TRIED, Sample};
+use crate::window::{ATTEMPTS, NOT_TRIED, Window};
 use holdfast_testbed::progress::{Progress, Step};
 use holdfast_testbed::{Error, Result};
 
@@ -73,7 +73,7 @@ pub struct Measured {
 pub type Boot<'a> = dyn Fn(&Experiment) -> Result<Box<dyn Host + 'a>> + Sync + 'a;
 
 /// Receives each window as soon as it is over.
-pub type Keep<'a> = dyn FnMut(Sample) + Send + 'a;
+pub type Keep<'a> = dyn FnMut(Window) + Send + 'a;
 
 /// The run that an experiment is a part of.
 #[derive(Clone, Debug)]
@@ -351,15 +351,15 @@ impl<'a, 'w> Run<'a, 'w> {
 
     /// Measures the rest; an error is one of the host.
     fn measure_all(&mut self, session: &mut Session) -> Result<()> {
-        while let Some((group, window)) = self.next() {
-            let counts = u32::from(self.measure_one(session, &group, window)?);
+        while let Some((group, planned)) = self.next() {
+            let counts = u32::from(self.measure_one(session, &group, planned)?);
             self.nr_measured += counts;
             self.work().nr_measured += counts;
         }
         Ok(())
     }
 
-    fn next(&self) -> Option<(Group, Window)> {
+    fn next(&self) -> Option<(Group, Planned)> {
         let mut work = self.work();
         if work.measured.ended_by.is_some() {
             return None;
@@ -368,21 +368,21 @@ impl<'a, 'w> Run<'a, 'w> {
             work.take(self.number)?;
         }
         let group = work.taken[self.number].clone();
-        let window = *group.windows.first()?;
-        self.tell(&mut work, window);
-        Some((group, window))
+        let planned = *group.windows.first()?;
+        self.tell(&mut work, planned);
+        Some((group, planned))
     }
 
-    fn tell(&self, work: &mut Work, window: Window) {
+    fn tell(&self, work: &mut Work, planned: Planned) {
         let nr_left: usize = work.left().map(|group| group.windows.len()).sum();
-        let planned = plan::estimate(self.experiment, self.pace, work.left());
-        let left = work.clock.left(planned, self.later);
+        let estimate = plan::estimate(self.experiment, self.pace, work.left());
+        let left = work.clock.left(estimate, self.later);
         let is_one = work.taken.len() == 1;
         let on = if is_one { String::new() } else { format!(" on {} hosts", work.taken.len()) };
         work.step.at(&format!(
             "{}, {}: window {} of {}{on}, about {} left",
-            self.experiment.cases[window.case].name,
-            self.experiment.contenders[window.contender].name,
+            self.experiment.cases[planned.case].name,
+            self.experiment.contenders[planned.contender].name,
             work.nr_all - nr_left + 1,
             work.nr_all,
             minutes(left),
@@ -394,30 +394,30 @@ impl<'a, 'w> Run<'a, 'w> {
         &mut self,
         session: &mut Session,
         group: &Group,
-        window: Window,
+        planned: Planned,
     ) -> Result<bool> {
-        let mut sample = blank(self.experiment, window, self.attempt);
-        sample.start_s = self.part.began.elapsed().as_secs_f64();
-        let name = &self.experiment.contenders[window.contender].name;
-        let failures = self.work().failures[window.contender];
+        let mut window = blank(self.experiment, planned, self.attempt);
+        window.start_s = self.part.began.elapsed().as_secs_f64();
+        let name = &self.experiment.contenders[planned.contender].name;
+        let failures = self.work().failures[planned.contender];
         if failures >= GIVE_UP_AFTER {
-            sample.problem = Some(format!(
+            window.problem = Some(format!(
                 "{NOT_TRIED}{name} was given up after {GIVE_UP_AFTER} failures in a row"
             ));
-            self.keep(sample, true);
+            self.keep(window, true);
             return Ok(false);
         }
         let measured =
-            measure(session, self.experiment, group, window, self.part.began, &mut sample);
+            measure(session, self.experiment, group, planned, self.part.began, &mut window);
         match measured {
             Ok(()) => {
-                self.work().failures[window.contender] = 0;
-                self.keep(sample, true);
+                self.work().failures[planned.contender] = 0;
+                self.keep(window, true);
                 Ok(true)
             }
             Err(Trouble::Contender(problem)) => {
-                sample.problem = Some(problem);
-                self.failed(window, sample);
+                window.problem = Some(problem);
+                self.failed(planned, window);
                 if session.end_contender().is_err() {
                     session.recover()?;
                 }
@@ -425,9 +425,9 @@ impl<'a, 'w> Run<'a, 'w> {
             }
             Err(Trouble::Window(problem)) => {
                 // Some boots of an emulated host lose one guest after the other; most lose none.
-                let is_doubtful = session.is_emulated() && sample.after.is_none();
-                sample.problem = Some(problem.clone());
-                self.failed(window, sample);
+                let is_doubtful = session.is_emulated() && window.after.is_none();
+                window.problem = Some(problem.clone());
+                self.failed(planned, window);
                 if is_doubtful {
                     return Err(Error::Doubtful(problem));
                 }
@@ -436,25 +436,25 @@ impl<'a, 'w> Run<'a, 'w> {
             }
             Err(Trouble::Host(Error::Interrupted)) => Err(Error::Interrupted),
             Err(Trouble::Host(e)) => {
-                sample.problem = Some(e.to_string());
-                self.failed(window, sample);
+                window.problem = Some(e.to_string());
+                self.failed(planned, window);
                 Err(e)
             }
         }
     }
 
-    fn failed(&mut self, window: Window, sample: Sample) {
-        self.work().failures[window.contender] += 1;
+    fn failed(&mut self, planned: Planned, window: Window) {
+        self.work().failures[planned.contender] += 1;
         self.attempt += 1;
         let is_over = self.attempt >= ATTEMPTS;
-        self.keep(sample, is_over);
+        self.keep(window, is_over);
     }
 
-    /// Hands on a sample; `is_over` if there is no further attempt at its window.
-    fn keep(&mut self, mut sample: Sample, is_over: bool) {
-        sample.work_out_in(self.experiment);
+    /// Hands on a window; `is_over` if there is no further attempt at it.
+    fn keep(&mut self, mut window: Window, is_over: bool) {
+        window.work_out_in(self.experiment);
         let mut work = self.work();
-        (work.keep)(sample);
+        (work.keep)(window);
         if is_over {
             self.attempt = 0;
             work.taken[self.number].windows.remove(0);

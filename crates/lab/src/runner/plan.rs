@@ -22,7 +22,7 @@ pub(super) struct Group {
     /// Whether PAUSE exits; changing it reloads KVM, which ends the guests.
     pub(super) pause_exits: bool,
     /// Windows to measure, in order.
-    pub(super) windows: Vec<Window>,
+    pub(super) windows: Vec<Planned>,
 }
 
 impl Group {
@@ -34,7 +34,7 @@ impl Group {
 
 /// A window to measure; the numbers index the experiment's cases and contenders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Window {
+pub(super) struct Planned {
     pub(super) round: u32,
     pub(super) contender: usize,
     pub(super) case: usize,
@@ -90,7 +90,7 @@ pub(super) fn left(experiment: &Experiment, done: &Done) -> Vec<Group> {
     groups
 }
 
-fn alternate(rounds: u32, nr_contenders: usize, cases: &[usize]) -> Vec<Window> {
+fn alternate(rounds: u32, nr_contenders: usize, cases: &[usize]) -> Vec<Planned> {
     let mut windows = Vec::new();
     let mut turn = 0;
     for round in 0..rounds {
@@ -104,7 +104,7 @@ fn alternate(rounds: u32, nr_contenders: usize, cases: &[usize]) -> Vec<Window> 
                 cases.reverse();
             }
             turn += 1;
-            windows.extend(cases.into_iter().map(|case| Window { round, contender, case }));
+            windows.extend(cases.into_iter().map(|case| Planned { round, contender, case }));
         }
     }
     windows
@@ -196,17 +196,17 @@ pub(super) fn estimate<'a>(
     };
     let mut sum = Duration::ZERO;
     for group in groups.into_iter().filter(|group| !group.windows.is_empty()) {
-        let mut last = None::<Window>;
+        let mut last = None::<Planned>;
         sum += costs.guest_start * group.guests.len() as u32;
-        for &window in &group.windows {
-            let changes = last.is_none_or(|last| last.contender != window.contender);
-            if changes && !experiment.contenders[window.contender].is_stock() {
+        for &planned in &group.windows {
+            let changes = last.is_none_or(|last| last.contender != planned.contender);
+            if changes && !experiment.contenders[planned.contender].is_stock() {
                 sum += costs.scheduler_load;
             }
-            let case = &experiment.cases[window.case];
+            let case = &experiment.cases[planned.case];
             let window_ms = experiment.windows.warmup_ms + experiment.length_ms_of(case);
             sum += costs.workload_start + asked(window_ms, case) + costs.counters;
-            last = Some(window);
+            last = Some(planned);
         }
     }
     sum
@@ -227,7 +227,7 @@ mod tests {
     fn measures_every_case_of_every_contender_once_a_round() {
         let e = experiment("demo");
         let groups = plan(&e);
-        let mut all: Vec<Window> = groups.iter().flat_map(|g| g.windows.clone()).collect();
+        let mut all: Vec<Planned> = groups.iter().flat_map(|g| g.windows.clone()).collect();
         let nr_windows = e.windows.rounds as usize * e.contenders.len() * e.cases.len();
         assert_eq!(all.len(), nr_windows);
         all.sort_by_key(|w| (w.round, w.contender, w.case));
@@ -253,7 +253,7 @@ mod tests {
         for round in &rounds {
             assert!(round.windows.iter().all(|w| w.round == round.windows[0].round));
         }
-        let windows = |groups: &[Group]| -> Vec<Window> {
+        let windows = |groups: &[Group]| -> Vec<Planned> {
             groups.iter().flat_map(|g| g.windows.clone()).collect()
         };
         assert_eq!(windows(&rounds), windows(&whole));

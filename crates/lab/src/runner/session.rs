@@ -111,7 +111,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Name, in samples, of the measured VM's process, or of the workload's where it runs on the
+    /// Name, in windows, of the measured VM's process, or of the workload's where it runs on the
     /// host.
     pub(super) fn vm(&self) -> String {
         match self.running_jobs().into_iter().next().map(|own| (own.guest, own.child)) {

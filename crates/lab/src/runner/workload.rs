@@ -112,7 +112,7 @@ impl Session<'_> {
         self.workload.map_or_else(Vec::new, |case| self.jobs(case))
     }
 
-    /// Names, in samples, of other processes that run a workload beside the VM: programs and VMs.
+    /// Names, in windows, of other processes that run a workload beside the VM: programs and VMs.
     pub(super) fn beside(&self) -> Vec<String> {
         let jobs = self.running_jobs().into_iter().skip(1);
         jobs.map(|job| job.guest.map_or(job.child, |guest| self.host.vm_child(&guest))).collect()

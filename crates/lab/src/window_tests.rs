@@ -31,8 +31,8 @@ fn snapshot(t_ms: u64, ops: u64, hist: &[(usize, u64)], tasks: Vec<TaskTime>) ->
     }
 }
 
-fn window(before: Snapshot, after: Snapshot) -> Sample {
-    Sample {
+fn between(before: Snapshot, after: Snapshot) -> Window {
+    Window {
         spins: None,
         experiment: "e".into(),
         case: "c".into(),
@@ -61,9 +61,9 @@ fn relates_work_to_the_cpu_time_of_the_vm() {
         // tid 2 started within the window.
         vec![task("vm", 1, 1100, 1000), task("vm", 2, 500, 1500), task("hog0", 9, 2050, 50)],
     );
-    let mut sample = window(before, after);
-    sample.work_out(2);
-    let get = |m| sample.value(m).unwrap();
+    let mut window = between(before, after);
+    window.work_out(2);
+    let get = |m| window.value(m).unwrap();
     assert_eq!(get(Metric::Throughput), 2000.0);
     assert_eq!(get(Metric::VmCpuPercent), 75.0);
     assert_eq!(get(Metric::HogsCpuPercent), 100.0);
@@ -77,37 +77,37 @@ fn relates_work_to_the_cpu_time_of_the_vm() {
 
 #[test]
 fn what_was_not_measured_is_absent() {
-    let mut sample = window(
+    let mut window = between(
         snapshot(1000, 5, &[], vec![task("vm", 1, 100, 0)]),
         snapshot(2000, 6, &[], vec![task("vm", 1, 600, 0)]),
     );
-    sample.work_out(2);
-    assert!(sample.value(Metric::Throughput).is_some());
+    window.work_out(2);
+    assert!(window.value(Metric::Throughput).is_some());
     for absent in [Metric::OpP50Us, Metric::OpP99Us, Metric::Preemptions(Class::Holder)] {
-        assert_eq!(sample.value(absent), None, "{absent}");
+        assert_eq!(window.value(absent), None, "{absent}");
     }
 }
 
 #[test]
 fn an_invalid_window_has_no_values() {
-    let mut sample = window(
+    let mut window = between(
         snapshot(1000, 5, &[], vec![task("vm", 1, 100, 0)]),
         snapshot(2000, 6, &[], vec![task("vm", 1, 600, 0)]),
     );
-    sample.problem = Some("the contender ended".into());
-    sample.work_out(2);
-    assert_eq!(sample.value(Metric::Throughput), None);
+    window.problem = Some("the contender ended".into());
+    window.work_out(2);
+    assert_eq!(window.value(Metric::Throughput), None);
 }
 
 #[test]
 fn a_workload_that_was_restarted_has_no_throughput() {
-    let mut sample = window(
+    let mut window = between(
         snapshot(1000, 500, &[], vec![task("vm", 1, 100, 0)]),
         snapshot(2000, 6, &[], vec![task("vm", 1, 600, 0)]),
     );
-    sample.work_out(2);
-    assert_eq!(sample.value(Metric::Throughput), None);
-    assert_eq!(sample.value(Metric::WorkPerVmCpuSecond), None);
+    window.work_out(2);
+    assert_eq!(window.value(Metric::Throughput), None);
+    assert_eq!(window.value(Metric::WorkPerVmCpuSecond), None);
 }
 
 #[test]
@@ -132,20 +132,20 @@ fn what_runs_beside_the_vm_has_a_share_of_its_own() {
         task("hog0", 9, 500, 500),
     ];
     let after = snapshot(2000, 1000, &[], tasks);
-    let mut sample = window(before, after);
-    sample.beside = vec!["second".into()];
-    for (ops, end) in [(0, &mut sample.before), (500, &mut sample.after)] {
+    let mut window = between(before, after);
+    window.beside = vec!["second".into()];
+    for (ops, end) in [(0, &mut window.before), (500, &mut window.after)] {
         let end = end.as_mut().unwrap();
         end.beside = vec![Counters { ops, ..end.workload.clone() }];
     }
-    sample.work_out(2);
+    window.work_out(2);
     let near = |m, expected: f64| {
-        let value = sample.value(m).unwrap();
+        let value = window.value(m).unwrap();
         assert!((value - expected).abs() < 1e-6, "{m} is {value}, not {expected}");
     };
     near(Metric::BesideThroughput, 500.0);
     near(Metric::BesideCpuPercent, 70.0);
-    let work = sample.metrics[&Metric::WorkPerVmCpuSecond];
+    let work = window.metrics[&Metric::WorkPerVmCpuSecond];
     near(Metric::WorkOverBeside, work / (500.0 / 0.7));
     near(Metric::ShareOverBesidePoints, 10.0);
     // One thread wants a tenth of a CPU. The others want all and share the rest of the 1.9 CPUs
@@ -157,7 +157,7 @@ fn what_runs_beside_the_vm_has_a_share_of_its_own() {
 
 #[test]
 fn what_the_scheduler_counted_is_related_to_the_vms_time() {
-    let mut sample = window(
+    let mut window = between(
         snapshot(1000, 0, &[], vec![task("vm", 1, 0, 0), task("other", 2, 100, 0)]),
         snapshot(2000, 10, &[], vec![task("vm", 1, 500, 0), task("other", 2, 350, 0)]),
     );
@@ -166,17 +166,17 @@ fn what_the_scheduler_counted_is_related_to_the_vms_time() {
         let line = json!({"errno": 0, "args": {"resp": resp}}).to_string();
         Counted::parse(&line, t_ms * 1_000_000)
     };
-    sample.before.as_mut().unwrap().scheduler = counted(1050, 5);
-    sample.after.as_mut().unwrap().scheduler = counted(3050, 100);
-    sample.work_out(2);
+    window.before.as_mut().unwrap().scheduler = counted(1050, 5);
+    window.after.as_mut().unwrap().scheduler = counted(3050, 100);
+    window.work_out(2);
     // 50 a second while the VM had half a CPU.
-    assert_eq!(sample.scheduler_counters(), BTreeMap::from([("nr_extended".into(), 100.0)]));
+    assert_eq!(window.scheduler_counters(), BTreeMap::from([("nr_extended".into(), 100.0)]));
     // 5 a second while the other VM had a quarter.
-    let beside = sample.scheduler_counters_beside("other");
+    let beside = window.scheduler_counters_beside("other");
     assert_eq!(beside, BTreeMap::from([("nr_capped".into(), 20.0)]));
-    assert!(sample.scheduler_counters_beside("none").is_empty());
-    sample.after.as_mut().unwrap().scheduler = None;
-    assert!(sample.scheduler_counters().is_empty());
+    assert!(window.scheduler_counters_beside("none").is_empty());
+    window.after.as_mut().unwrap().scheduler = None;
+    assert!(window.scheduler_counters().is_empty());
 }
 
 #[test]
@@ -192,9 +192,9 @@ fn perf_events_are_per_operation_and_absent_if_not_counted() {
     before.perf = counted(900, &[("cycles", 1000), ("instructions", 500), ("branches", 7)]);
     after.perf =
         counted(3400, &[("cycles", 10_001_000), ("instructions", 5_000_500), ("cache_misses", 9)]);
-    let mut sample = window(before, after);
-    sample.work_out(2);
-    let value = |metric| sample.value(metric);
+    let mut window = between(before, after);
+    window.work_out(2);
+    let value = |metric| window.value(metric);
     assert_eq!(value(Metric::CyclesPerOp), Some(2000.0));
     assert_eq!(value(Metric::InstructionsPerOp), Some(1000.0));
     assert_eq!(value(Metric::CyclesPerInstruction), Some(2.0));
@@ -214,13 +214,13 @@ fn guest_times_are_per_operation() {
     after.guest = GuestTimes::parse(&stat(12, "ctxt 700\n"));
     let old = GuestTimes { user_ms: 110, system_ms: 270, steal_ms: 50, switches: Some(400) };
     assert_eq!(before.guest, Some(old));
-    let mut sample = window(before.clone(), after.clone());
-    sample.work_out(2);
-    assert_eq!(sample.value(Metric::UserUsPerOp), Some(200.0));
-    assert_eq!(sample.value(Metric::GuestSwitchesPerOp), Some(3.0));
+    let mut window = between(before.clone(), after.clone());
+    window.work_out(2);
+    assert_eq!(window.value(Metric::UserUsPerOp), Some(200.0));
+    assert_eq!(window.value(Metric::GuestSwitchesPerOp), Some(3.0));
     // Recorded without them.
     before.guest = GuestTimes::parse(&stat(10, ""));
-    let mut sample = window(before, after);
-    sample.work_out(2);
-    assert_eq!(sample.value(Metric::GuestSwitchesPerOp), None);
+    let mut window = between(before, after);
+    window.work_out(2);
+    assert_eq!(window.value(Metric::GuestSwitchesPerOp), None);
 }

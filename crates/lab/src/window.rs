@@ -29,7 +29,7 @@ pub struct Snapshot {
     /// reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest: Option<GuestTimes>,
-    /// Counters of the workloads beside it, in the order of [`Sample::beside`]; clocks of their
+    /// Counters of the workloads beside it, in the order of [`Window::beside`]; clocks of their
     /// own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<Counters>,
@@ -75,7 +75,7 @@ impl GuestTimes {
 
 /// One window of one contender in one case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
+pub struct Window {
     /// Name of the experiment.
     pub experiment: String,
     /// Name of the case.
@@ -116,7 +116,7 @@ pub struct Sample {
     pub metrics: BTreeMap<Metric, f64>,
 }
 
-impl Sample {
+impl Window {
     /// Whether it counts.
     pub fn is_valid(&self) -> bool {
         self.problem.is_none()
@@ -137,7 +137,7 @@ impl Sample {
         }
     }
 
-    /// Works out [`Sample::metrics`] as a window of `experiment`.
+    /// Works out [`Window::metrics`] as a window of `experiment`.
     pub fn work_out_in(&mut self, experiment: &Experiment) {
         self.work_out(experiment.host.pcpus);
         let case = experiment.cases.iter().find(|c| c.name == self.case);
@@ -151,7 +151,7 @@ impl Sample {
         }
     }
 
-    /// Works out [`Sample::metrics`] on a host of `pcpus` CPUs; a window that lacks an end has
+    /// Works out [`Window::metrics`] on a host of `pcpus` CPUs; a window that lacks an end has
     /// none.
     pub fn work_out(&mut self, pcpus: u32) {
         self.metrics.clear();
@@ -477,5 +477,5 @@ pub fn percentile_ns(hist: &[u64], part: f64) -> Option<f64> {
 }
 
 #[cfg(test)]
-#[path = "sample_tests.rs"]
+#[path = "window_tests.rs"]
 mod tests;
