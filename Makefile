@@ -5,7 +5,8 @@
 #             results/demo/.
 # make test   runs every test: units, properties, BPF in the lab's kernel, a small lab experiment.
 # make build  builds everything into target/dist/.
-# make check  formatting, lints and pages.
+# make check  formatting, lints, licences and pages.
+# make book   builds the book of docs/ into target/book/.
 #
 # On Debian 12 with a Rust toolchain; what else the build needs is installed with apt (as root).
 
@@ -26,7 +27,8 @@ SHARED  := $(DESTDIR)$(PREFIX)/share/holdfast
 LAB     := $(DESTDIR)$(PREFIX)/lib/holdfast
 UNITDIR := $(DESTDIR)$(PREFIX)/lib/systemd/system
 
-.PHONY: all build demo test check fmt deps deps-check test-tools clean check-paths install uninstall
+.PHONY: all build demo test check book fmt deps deps-check test-tools clean
+.PHONY: check-paths install uninstall
 all: build
 
 demo: build
@@ -68,7 +70,13 @@ check: deps-check
 	cargo fmt --all --check
 	clang-format-19 --dry-run --Werror $(C_SOURCES)
 	scripts/check-text
+	scripts/check-licences
+	scripts/make-results --check
+	scripts/make-book target/book-tools
 	cargo clippy --release --locked --workspace --all-targets -- -D warnings
+
+book:
+	scripts/make-book target/book-tools
 
 fmt: deps-check
 	cargo fmt --all
