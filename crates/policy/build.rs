@@ -4,7 +4,7 @@
 
 use std::{env, path::PathBuf};
 
-use bindgen::callbacks::{EnumVariantValue, ItemInfo, ItemKind, ParseCallbacks};
+use bindgen::callbacks::{DeriveInfo, EnumVariantValue, ItemInfo, ItemKind, ParseCallbacks};
 
 /// `hf_class` and `HF_PREEMPTIBLE` in C are `VcpuClass` and `Preemptible` in Rust.
 #[derive(Debug)]
@@ -39,6 +39,12 @@ impl ParseCallbacks for RustNames {
         _value: EnumVariantValue,
     ) -> Option<String> {
         variant.strip_prefix("HF_").map(camel)
+    }
+
+    /// A class is a key of maps.
+    fn add_derives(&self, info: &DeriveInfo) -> Vec<String> {
+        let is_class = info.name == "VcpuClass";
+        ["PartialOrd", "Ord"].into_iter().filter(|_| is_class).map(str::to_owned).collect()
     }
 }
 

@@ -20,7 +20,7 @@ use holdfast_lab::{analysis, builtin};
 use holdfast_testbed::machine::{Accel, cpus_here};
 use holdfast_testbed::packages::Kernel;
 use holdfast_testbed::progress::Progress;
-use holdfast_testbed::{fetch, images, interrupt};
+use holdfast_testbed::{fetch, images};
 
 use crate::{SKIPPED, complain, output_file, print, wrong_usage};
 
@@ -221,7 +221,7 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         version: env!("CARGO_PKG_VERSION").into(),
         commit: option_env!("HOLDFAST_COMMIT").map(str::to_owned),
     };
-    interrupt::install();
+    holdfast_signals::catch().context("catching signals")?;
     let finished = match campaign.run(&Progress::stderr()) {
         Err(e) if e.is_unsupported() => return Ok(skipped(e)),
         Err(e) if e.is_wrong_usage() => return Err(wrong_usage(e)),
@@ -389,7 +389,7 @@ fn ensure_no_measurement(page: &Path, result: &Path) -> anyhow::Result<()> {
 }
 
 fn fetch_packages(args: &FetchArgs) -> anyhow::Result<ExitCode> {
-    interrupt::install();
+    holdfast_signals::catch().context("catching signals")?;
     fetch::everything(&args.kernels, &Progress::stderr())?;
     Ok(ExitCode::SUCCESS)
 }

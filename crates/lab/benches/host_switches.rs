@@ -14,7 +14,6 @@ use holdfast_agent::protocol::{Counters, Reply, Request};
 use holdfast_lab::stats::{self, Round, Settings};
 use holdfast_testbed::machine::{Clock, Machine, MachineSpec};
 use holdfast_testbed::progress::Progress;
-
 use holdfast_testbed::testing::{end, end_scheduler, load_kvm, spec, start_scheduler};
 
 const ROUNDS: usize = 10;

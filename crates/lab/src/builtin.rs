@@ -66,10 +66,11 @@ pub fn find(what: &str) -> Result<Vec<Experiment>, ExperimentError> {
 mod tests {
     use std::time::Duration;
 
+    use holdfast_testbed::machine::Clock;
+
     use super::*;
     use crate::resume::Done;
     use crate::runner::{self, Pace};
-    use holdfast_testbed::machine::Clock;
 
     /// On a machine with two CPUs, where two hosts that count their instructions measure together.
     fn total(experiments: &[Experiment]) -> Duration {

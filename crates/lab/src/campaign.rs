@@ -7,6 +7,9 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use holdfast_testbed::progress::Progress;
+use holdfast_testbed::{Error, Result};
+
 use crate::analysis;
 use crate::experiment::{self, Experiment};
 use crate::report::html;
@@ -15,8 +18,6 @@ use crate::resume::{self, Done, Earlier, Unfinished};
 use crate::runner::{self, Boot, Host, LabHost, Measured, Options, Part, Place};
 use crate::stats::Settings;
 use crate::window::Window;
-use holdfast_testbed::progress::Progress;
-use holdfast_testbed::{Error, Result};
 
 /// Names of the results of earlier runs begin with this.
 const KEPT: &str = "previous";
@@ -433,9 +434,10 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::net::UnixStream;
 
+    use holdfast_testbed::machine::Accel;
+
     use super::*;
     use crate::testdata;
-    use holdfast_testbed::machine::Accel;
 
     fn unfinished(result: &RunResult) -> Unfinished {
         Unfinished {

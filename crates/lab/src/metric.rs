@@ -4,50 +4,19 @@
 use std::fmt;
 use std::str::FromStr;
 
+use holdfast_policy::VcpuClass;
 use serde::{Deserialize, Serialize};
 
-/// Class of a vCPU at the moment it lost its CPU, as the observer names them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Class {
-    /// Preempting it delays no sibling.
-    Preemptible,
-    /// Holds a spinlock or has preemption off.
-    Holder,
-    /// Serves an interrupt.
-    Irq,
-    /// Waits in a lock's queue.
-    Waiter,
-    /// First in a lock's queue.
-    Head,
-    /// Could not be read.
-    Unknown,
-}
+/// All classes of a vCPU at the moment it lost its CPU, most harmful first.
+pub(crate) const CLASSES: [VcpuClass; 6] = {
+    use VcpuClass::{Head, Holder, Irq, Preemptible, Unknown, Waiter};
+    [Holder, Irq, Head, Waiter, Preemptible, Unknown]
+};
 
-impl Class {
-    /// All classes, most harmful first.
-    pub const ALL: [Class; 6] =
-        [Class::Holder, Class::Irq, Class::Head, Class::Waiter, Class::Preemptible, Class::Unknown];
-
-    /// The key in the observer's output, and the name in metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Class::Preemptible => "preemptible",
-            Class::Holder => "holder",
-            Class::Irq => "irq",
-            Class::Waiter => "waiter",
-            Class::Head => "head",
-            Class::Unknown => "unknown",
-        }
-    }
-
-    /// Name, title and direction of a metric of this class: preempting some classes hurts siblings.
-    fn facts(self, name: &str, title: &str) -> (String, String, Better) {
-        let better = match self {
-            Class::Holder | Class::Irq | Class::Head => Better::Lower,
-            Class::Waiter | Class::Preemptible | Class::Unknown => Better::Neither,
-        };
-        (format!("{}_{name}", self.as_str()), format!("{} {title}", self.as_str()), better)
-    }
+/// Name, title and direction of a metric of a class: preempting some classes hurts siblings.
+fn facts_of(class: VcpuClass, name: &str, title: &str) -> (String, String, Better) {
+    let better = if class.is_protected() { Better::Lower } else { Better::Neither };
+    (format!("{}_{name}", class.name()), format!("{} {title}", class.name()), better)
 }
 
 /// One figure of a window.
@@ -122,11 +91,11 @@ pub enum Metric {
     /// Part of the branches that were mispredicted.
     BranchMissRate,
     /// Involuntary preemptions of vCPUs of a class, per second of VM CPU time.
-    Preemptions(Class),
-    /// Those of them that lasted longer than the observer's cap (1 ms).
-    LongPreemptions(Class),
+    Preemptions(VcpuClass),
+    /// Those of them that lasted longer than 1 ms.
+    LongPreemptions(VcpuClass),
     /// Time off the CPU after them, ms per second of VM CPU time.
-    OffCpuMs(Class),
+    OffCpuMs(VcpuClass),
 }
 
 /// Which way a metric improves.
@@ -185,7 +154,7 @@ impl Metric {
             BranchMissRate,
         ];
         for make in [Preemptions, LongPreemptions, OffCpuMs] {
-            all.extend(Class::ALL.map(make));
+            all.extend(CLASSES.map(make));
         }
         all
     }
@@ -261,17 +230,25 @@ impl Metric {
             CacheMissRate => ("cache_miss_rate", "cache misses per reference", Lower),
             BranchMissRate => ("branch_miss_rate", "branch misses per branch", Lower),
             Preemptions(class) => {
-                return class
-                    .facts("preemptions_per_vm_cpu_second", "preemptions per VM-CPU-second");
+                return facts_of(
+                    class,
+                    "preemptions_per_vm_cpu_second",
+                    "preemptions per VM-CPU-second",
+                );
             }
             LongPreemptions(class) => {
-                return class.facts(
+                return facts_of(
+                    class,
                     "long_preemptions_per_vm_cpu_second",
                     "preemptions > 1 ms per VM-CPU-second",
                 );
             }
             OffCpuMs(class) => {
-                return class.facts("offcpu_ms_per_vm_cpu_second", "off CPU, ms per VM-CPU-second");
+                return facts_of(
+                    class,
+                    "offcpu_ms_per_vm_cpu_second",
+                    "off CPU, ms per VM-CPU-second",
+                );
             }
         };
         (name.into(), title.into(), better)

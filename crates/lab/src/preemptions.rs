@@ -4,9 +4,10 @@
 
 use std::collections::BTreeMap;
 
+use holdfast_policy::VcpuClass;
 use serde::Deserialize;
 
-use crate::metric::Class;
+use crate::metric::CLASSES;
 
 /// Cumulative counters of the observer at one moment.
 #[derive(Clone, Debug, Deserialize)]
@@ -58,8 +59,8 @@ pub fn parse(line: &serde_json::Value) -> Option<Report> {
 /// Preemptions between two reports of the VM with process `pid`, for each class that is known.
 ///
 /// Nothing is known if the VM is missing in a report, or if events were lost between them. Of a VM
-/// with an unreadable vCPU only [`Class::Unknown`] is known.
-pub fn between(before: &Report, after: &Report, pid: i32) -> BTreeMap<Class, Preempted> {
+/// with an unreadable vCPU only [`VcpuClass::Unknown`] is known.
+pub fn between(before: &Report, after: &Report, pid: i32) -> BTreeMap<VcpuClass, Preempted> {
     let vm_of = |r: &Report| r.vms.iter().find(|vm| vm.pid == pid).cloned();
     let (Some(old), Some(new)) = (vm_of(before), vm_of(after)) else {
         return BTreeMap::new();
@@ -68,12 +69,12 @@ pub fn between(before: &Report, after: &Report, pid: i32) -> BTreeMap<Class, Pre
         return BTreeMap::new();
     }
     let readable = old.vcpus.iter().chain(&new.vcpus).all(|v| v.readable);
-    let known = Class::ALL.into_iter().filter(|c| readable || *c == Class::Unknown);
+    let known = CLASSES.into_iter().filter(|c| readable || *c == VcpuClass::Unknown);
     known.map(|class| (class, difference(&old, &new, class))).collect()
 }
 
-fn difference(old: &Vm, new: &Vm, class: Class) -> Preempted {
-    let get = |map: &BTreeMap<String, u64>| map.get(class.as_str()).copied().unwrap_or(0);
+fn difference(old: &Vm, new: &Vm, class: VcpuClass) -> Preempted {
+    let get = |map: &BTreeMap<String, u64>| map.get(class.name()).copied().unwrap_or(0);
     let mut sum = Preempted::default();
     for vcpu in &new.vcpus {
         let was = old.vcpus.iter().find(|v| v.tid == vcpu.tid);
@@ -107,15 +108,15 @@ mod tests {
         })
     }
 
-    fn grown(before: Value, after: Value, pid: i32) -> BTreeMap<Class, Preempted> {
+    fn grown(before: Value, after: Value, pid: i32) -> BTreeMap<VcpuClass, Preempted> {
         between(&parse(&before).unwrap(), &parse(&after).unwrap(), pid)
     }
 
     #[test]
     fn subtracts_earlier_counts() {
         let found = grown(line(10, 0, true), line(30, 0, true), 7);
-        assert_eq!(found[&Class::Holder], Preempted { count: 20, long: 10, offcpu_ns: 20_000 });
-        assert_eq!(found[&Class::Preemptible], Preempted::default());
+        assert_eq!(found[&VcpuClass::Holder], Preempted { count: 20, long: 10, offcpu_ns: 20_000 });
+        assert_eq!(found[&VcpuClass::Preemptible], Preempted::default());
     }
 
     #[test]
@@ -127,7 +128,7 @@ mod tests {
     #[test]
     fn claims_no_class_of_a_vm_it_cannot_read() {
         let found = grown(line(10, 0, true), line(10, 0, false), 7);
-        assert_eq!(found.keys().copied().collect::<Vec<_>>(), [Class::Unknown]);
+        assert_eq!(found.keys().copied().collect::<Vec<_>>(), [VcpuClass::Unknown]);
     }
 
     #[test]

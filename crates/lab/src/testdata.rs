@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use holdfast_agent::protocol::{Counters, CpuTimes, PerfCounts, TaskTime};
+use holdfast_testbed::scheduler::Counted;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -17,7 +18,6 @@ use crate::replications;
 use crate::result::{KernelFacts, MachineFacts, Provenance, RunResult};
 use crate::spins::SpinWaits;
 use crate::window::{GuestTimes, Snapshot, Window};
-use holdfast_testbed::scheduler::Counted;
 
 pub(crate) const TOML: &str = r#"
 name = "three-ways"

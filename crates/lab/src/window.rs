@@ -4,14 +4,15 @@
 use std::collections::BTreeMap;
 
 use holdfast_agent::protocol::{Counters, CpuTimes, PerfCounts, TaskTime};
+use holdfast_policy::VcpuClass;
+use holdfast_testbed::scheduler::Counted;
+use holdfast_testbed::share::{self, Party};
 use serde::{Deserialize, Serialize};
 
 use crate::experiment::Experiment;
-use crate::metric::{Class, Metric};
+use crate::metric::Metric;
 use crate::preemptions;
 use crate::spins::SpinWaits;
-use holdfast_testbed::scheduler::Counted;
-use holdfast_testbed::share::{self, Party};
 
 /// Attempts at a window, the first one included.
 pub(crate) const ATTEMPTS: u32 = 4;
@@ -338,7 +339,7 @@ impl Window {
     }
 
     /// Preemptions of `class` per VM-CPU-second, if measured.
-    pub fn preemptions_of(&self, class: Class) -> Option<f64> {
+    pub fn preemptions_of(&self, class: VcpuClass) -> Option<f64> {
         self.value(Metric::Preemptions(class))
     }
 }

@@ -83,7 +83,7 @@ fn what_was_not_measured_is_absent() {
     );
     window.work_out(2);
     assert!(window.value(Metric::Throughput).is_some());
-    for absent in [Metric::OpP50Us, Metric::OpP99Us, Metric::Preemptions(Class::Holder)] {
+    for absent in [Metric::OpP50Us, Metric::OpP99Us, Metric::Preemptions(VcpuClass::Holder)] {
         assert_eq!(window.value(absent), None, "{absent}");
     }
 }

@@ -10,7 +10,6 @@ use holdfast_lab::result::RunResult;
 use holdfast_lab::runner::{Options, Place};
 use holdfast_lab::stats::Settings;
 use holdfast_lab::window::Window;
-use holdfast_testbed::interrupt;
 use holdfast_testbed::machine::Accel;
 use holdfast_testbed::progress::Progress;
 
@@ -69,7 +68,7 @@ fn leaves_a_result_when_whole_and_when_interrupted() {
     // A shell that runs the tests in the background has it ignored, and so it would stay.
     // SAFETY: a plain system call; there is no handler yet.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
-    interrupt::install();
+    holdfast_signals::catch().unwrap();
     let watcher = std::thread::spawn({
         let log = log.clone();
         move || {

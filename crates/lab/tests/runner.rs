@@ -11,6 +11,7 @@ use holdfast_lab::experiment::Experiment;
 use holdfast_lab::metric::Metric;
 use holdfast_lab::runner::{self, Host, Measured, Options, Part};
 use holdfast_lab::window::Window;
+use holdfast_policy::VcpuClass;
 use holdfast_testbed::Error;
 use holdfast_testbed::progress::Progress;
 
@@ -68,7 +69,7 @@ fn measures_every_window_of_every_contender() {
         assert_eq!(window.value(Metric::HogsCpuPercent).is_some(), has_hogs);
         // The observer sees no VM here, so counts are absent, not zero.
         assert!(window.after.as_ref().unwrap().observer.is_some());
-        assert_eq!(window.value(Metric::Preemptions(holdfast_lab::metric::Class::Holder)), None);
+        assert_eq!(window.value(Metric::Preemptions(VcpuClass::Holder)), None);
     }
 }
 

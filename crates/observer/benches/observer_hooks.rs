@@ -11,7 +11,6 @@ use std::time::Duration;
 use holdfast_agent::protocol::{Reply, Request, Spawn};
 use holdfast_testbed::machine::{GuestSpec, Machine};
 use holdfast_testbed::progress::Progress;
-
 use holdfast_testbed::testing::{bpf_symbols, costs, count_costs, load_kvm, spec};
 
 fn main() {

@@ -19,7 +19,7 @@ use holdfast_agent::protocol::{Reply, Request, Spawn, Stream};
 use holdfast_testbed::machine::{Accel, Clock, GuestSpec, Machine, MachineSpec, PV_FEATURES};
 use holdfast_testbed::packages::{Kernel, Packages};
 use holdfast_testbed::progress::Progress;
-use holdfast_testbed::{Error, Result, images, interrupt};
+use holdfast_testbed::{Error, Result, images};
 
 #[derive(Parser)]
 struct Args {
@@ -88,7 +88,7 @@ struct Args {
 const COUNTERS: &str = "/tmp/counters";
 
 fn main() {
-    interrupt::install();
+    holdfast_signals::catch().expect("these signals can be caught");
     if let Err(e) = run(&Args::parse()) {
         eprintln!("boot: {e}");
         std::process::exit(1);

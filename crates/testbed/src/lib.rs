@@ -7,7 +7,6 @@
 
 pub mod fetch;
 pub mod images;
-pub mod interrupt;
 pub mod machine;
 pub mod packages;
 pub mod progress;

@@ -7,7 +7,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
-use crate::interrupt;
 
 /// Interval at which a running program is checked.
 const POLL: Duration = Duration::from_millis(50);
@@ -48,7 +47,7 @@ fn collect(command: &mut Command, limit: Duration, mut tick: impl FnMut()) -> Re
     let status = loop {
         match child.try_wait().map_err(|e| failed(e.to_string()))? {
             Some(status) => break status,
-            None if interrupt::is_pending() => {
+            None if holdfast_signals::is_asked() => {
                 end(&mut child);
                 return Err(Error::Interrupted);
             }

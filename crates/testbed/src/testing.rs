@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use holdfast_agent::protocol::{Ended, Reply, Request, Spawn};
+use serde_json::Value;
+
 use crate::Error;
 use crate::images::holdfast_in_guest;
 use crate::machine::{Clock, GuestSpec, Machine, MachineSpec};
 use crate::scheduler::{self, Counted};
-use holdfast_agent::protocol::{Ended, Reply, Request, Spawn};
-use serde_json::Value;
 
 mod lines;
 

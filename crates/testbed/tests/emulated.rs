@@ -7,17 +7,16 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use holdfast_agent::protocol::{Hello, Reply, Request, Role};
+use holdfast_testbed::Error;
 use holdfast_testbed::machine::{Accel, GuestSpec, Machine, MachineSpec};
 use holdfast_testbed::packages::Kernel;
 use holdfast_testbed::progress::Progress;
-use holdfast_testbed::workloads;
-use holdfast_testbed::{Error, interrupt};
-use serde_json::json;
-
 use holdfast_testbed::testing::{
     counting_spec, end, eventually, eventually_within, hog, on_an_emulated_host, read, shell, spec,
     uptime,
 };
+use holdfast_testbed::workloads;
+use serde_json::json;
 
 fn write(path: &str, data: &str) -> Request {
     Request::WriteFile { path: path.into(), data: data.into(), mode: 0o644 }
@@ -277,7 +276,7 @@ fn boots_and_waits() {
     // A shell that runs the tests in the background has it ignored, and so it would stay.
     // SAFETY: a plain system call; there is no handler yet.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
-    interrupt::install();
+    holdfast_signals::catch().unwrap();
     let spec = MachineSpec { accel: Accel::Tcg, ..spec() };
     let outcome = Machine::boot(&spec, &Progress::stderr()).and_then(|machine| {
         loop {

@@ -14,13 +14,13 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+pub use holdfast_testbed::machine::Clock;
+use holdfast_testbed::packages::Kernel;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 pub use self::case::{Beside, Case, ON_HOST};
 pub use self::expect::{Expectation, Figure};
-pub use holdfast_testbed::machine::Clock;
-use holdfast_testbed::packages::Kernel;
 
 /// Why an experiment file cannot be used.
 #[derive(Debug, Error)]

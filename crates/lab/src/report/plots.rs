@@ -10,7 +10,7 @@ use crate::experiment::{Case, Experiment};
 use crate::markup::chart::{Axes, chart, duration, plot, text};
 use crate::markup::figures;
 use crate::markup::svg::{GRID, INK, series};
-use crate::metric::{Class, Metric};
+use crate::metric::{CLASSES, Metric};
 use crate::result::RunResult;
 use crate::window::{self, Window};
 
@@ -235,7 +235,7 @@ pub(super) fn preemptions(result: &RunResult, e: &Experiment, case: &Case) -> Op
     let mean = |contender: &str, metric| {
         result.summary(&e.name, &case.name, contender, metric).map(|s| s.mean)
     };
-    let classes = Class::ALL;
+    let classes = CLASSES;
     let value = |i: usize, class| mean(&e.contenders[i].name, Metric::Preemptions(class));
     let all: Vec<f64> = classes
         .iter()
@@ -276,7 +276,7 @@ pub(super) fn preemptions(result: &RunResult, e: &Experiment, case: &Case) -> Op
             }
             let (x, y) = chart.backend_coord(&(at as f64 + 0.5, 0.0));
             let style = text(16).pos(Pos::new(HPos::Center, VPos::Top));
-            area.draw(&Text::new(class.as_str().to_string(), (x, y + 8), style))?;
+            area.draw(&Text::new(class.name().to_string(), (x, y + 8), style))?;
         }
         Ok(())
     });

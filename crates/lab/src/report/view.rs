@@ -3,9 +3,11 @@
 
 use std::collections::BTreeSet;
 
+use holdfast_policy::VcpuClass;
+
 use crate::experiment::{Case, Experiment};
 use crate::markup::figures::figure;
-use crate::metric::{Class, Metric};
+use crate::metric::Metric;
 use crate::replications;
 use crate::result::{Comparison, EMULATED, RunResult, Verdict};
 use crate::scheduler::{Group, SHOWN};
@@ -53,8 +55,8 @@ pub fn rows<'a>(result: &'a RunResult, experiment: &'a Experiment, case: &Case) 
             throughput_ratio: compared(Metric::Throughput),
             share: mean(Metric::VmCpuPercent),
             fair: mean(Metric::VmFairSharePercent),
-            holders: mean(Metric::Preemptions(Class::Holder)),
-            holders_long: mean(Metric::LongPreemptions(Class::Holder)),
+            holders: mean(Metric::Preemptions(VcpuClass::Holder)),
+            holders_long: mean(Metric::LongPreemptions(VcpuClass::Holder)),
         }
     };
     experiment.contenders.iter().map(|c| row(&c.name)).collect()

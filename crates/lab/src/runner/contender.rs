@@ -2,9 +2,9 @@
 //! The scheduler of a session, and programs beside it: loading, watching and unloading contenders.
 
 use holdfast_agent::protocol::{Reply, Request, Stream};
+use holdfast_testbed::scheduler::{self, Counted};
 
 use super::session::{CONTENDER, CONTENDER_LIMIT, Outcome, Session, Trouble, tell};
-use holdfast_testbed::scheduler::{self, Counted};
 
 /// Longest a scheduler may take to report its counters.
 const STATS_LIMIT_MS: u64 = 2000;

@@ -6,16 +6,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use holdfast_agent::protocol::{Hello, Reply, Request};
-
-use super::plan::Pace;
-use crate::experiment::{Contender, CpuFeatures, Experiment, Guest};
-use crate::result::EMULATED;
 use holdfast_testbed::images::{self, AGENT, WORKLOADS};
 use holdfast_testbed::machine::{self, Accel, Acceleration, GuestSpec, Machine, MachineSpec};
 use holdfast_testbed::packages::{Kernel, Packages};
 use holdfast_testbed::progress::Progress;
 use holdfast_testbed::scheduler;
 use holdfast_testbed::{Error, Result};
+
+use super::plan::Pace;
+use crate::experiment::{Contender, CpuFeatures, Experiment, Guest};
+use crate::result::EMULATED;
 
 /// A KVM host with an agent.
 pub trait Host {

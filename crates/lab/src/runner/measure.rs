@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use holdfast_agent::protocol::{Counters, Outcome as Answered, Reply, Request};
+use holdfast_testbed::scheduler::Counted;
 
 use super::plan::{Group, Planned};
 use super::session::{OBSERVER, Outcome, Session, Trouble, failed};
 use super::workload::{Job, answers};
 use crate::experiment::Experiment;
 use crate::window::{GuestTimes, Snapshot, Window};
-use holdfast_testbed::scheduler::Counted;
 
 /// Longest the observer may take for an answer.
 const OBSERVER_LIMIT_MS: u64 = 5000;

@@ -18,6 +18,9 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use holdfast_testbed::progress::{Progress, Step};
+use holdfast_testbed::{Error, Result};
+
 pub use self::host::{Host, HostFacts, LabHost, Place};
 use self::measure::{blank, measure};
 pub use self::plan::Pace;
@@ -27,8 +30,6 @@ use crate::experiment::Experiment;
 use crate::result::KernelFacts;
 use crate::resume::Done;
 use crate::window::{ATTEMPTS, NOT_TRIED, Window};
-use holdfast_testbed::progress::{Progress, Step};
-use holdfast_testbed::{Error, Result};
 
 /// Failures in a row after which a contender is given up.
 const GIVE_UP_AFTER: u32 = 2 * ATTEMPTS;

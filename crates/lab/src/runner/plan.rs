@@ -10,9 +10,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use holdfast_testbed::machine::Clock;
+
 use crate::experiment::{Case, Experiment};
 use crate::resume::Done;
-use holdfast_testbed::machine::Clock;
 
 /// Cases that can be measured without restarting a guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

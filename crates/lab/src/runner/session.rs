@@ -7,12 +7,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use holdfast_agent::protocol::{Failure, Group, PerfCounts, Reply, Request, Spawn};
+use holdfast_testbed::Error;
 
 use super::host::Host;
 use crate::experiment::{Experiment, Guest};
 use crate::result::KernelFacts;
-use holdfast_testbed::Error;
-use holdfast_testbed::interrupt;
 
 /// Why a window could not be measured.
 #[derive(Debug)]
@@ -453,7 +452,7 @@ impl<'a> Session<'a> {
 
     /// Lets time pass, by the host's clock, unless an end is requested.
     pub(super) fn pass(&self, ms: u64) -> Outcome<()> {
-        if interrupt::is_pending() {
+        if holdfast_signals::is_asked() {
             return Err(Trouble::Host(Error::Interrupted));
         }
         self.ask(Request::Sleep { ms }).map(drop)

@@ -7,13 +7,12 @@ use std::time::Duration;
 use holdfast_agent::protocol::{Ended, Request};
 use holdfast_testbed::machine::{Machine, MachineSpec};
 use holdfast_testbed::progress::Progress;
-use serde_json::Value;
-
 use holdfast_testbed::testing::{
     Lines, contend, count_costs, counted, counting_spec, eventually_within, observe, of_vcpus,
     on_an_emulated_host, pass, pin, preemptions, replay, start_guest, start_observer,
     start_scheduler, uptime, wait,
 };
+use serde_json::Value;
 
 const HOGS: [&str; 2] = ["hog0", "hog1"];
 

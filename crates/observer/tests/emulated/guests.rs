@@ -9,13 +9,12 @@ use holdfast_agent::protocol::{Reply, Request};
 use holdfast_testbed::machine::{GuestSpec, Machine, MachineSpec, Topology};
 use holdfast_testbed::packages::Kernel;
 use holdfast_testbed::progress::Progress;
-use serde_json::Value;
-
 use holdfast_testbed::testing::{
     SCHEDULER, counted, end_scheduler, eventually, is_in_state, kill_scheduler, load_kvm, observe,
     of_vcpus, on_an_emulated_host, pass, preemptions, replay, run, shell, spec, start_observer,
     start_scheduler, wait,
 };
+use serde_json::Value;
 
 const HOGS: [&str; 2] = ["hog0", "hog1"];
 

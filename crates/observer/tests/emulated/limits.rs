@@ -7,12 +7,11 @@ use std::time::Duration;
 use holdfast_agent::protocol::{Ended, Request};
 use holdfast_testbed::machine::{GuestSpec, Machine, PV_FEATURES};
 use holdfast_testbed::progress::Progress;
-use serde_json::Value;
-
 use holdfast_testbed::testing::{
     Lines, counted, end, end_scheduler, eventually, on_an_emulated_host, pid, replay, run, shell,
     spec, start_scheduler, wait,
 };
+use serde_json::Value;
 
 const BTF: &str = "/sys/kernel/btf";
 const BUSY: &str = "busy";

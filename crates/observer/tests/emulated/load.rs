@@ -8,9 +8,8 @@ use std::time::Duration;
 use holdfast_agent::protocol::{Ended, Request};
 use holdfast_testbed::machine::Machine;
 use holdfast_testbed::progress::Progress;
-use serde_json::Value;
-
 use holdfast_testbed::testing::{Lines, kept, load_kvm, on_an_emulated_host, replay, spec, wait};
+use serde_json::Value;
 
 const VMS: usize = 8;
 const VCPUS_EACH: usize = 63;

@@ -4,7 +4,6 @@
 use holdfast_agent::protocol::Request;
 use holdfast_testbed::machine::{GuestSpec, Machine, MachineSpec, PV_FEATURES};
 use holdfast_testbed::progress::Progress;
-
 use holdfast_testbed::testing::{
     counting_spec, eventually, hog, observe, preemptions, start_observer,
 };

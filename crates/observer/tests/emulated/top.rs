@@ -6,7 +6,6 @@ use std::time::Duration;
 use holdfast_agent::protocol::Request;
 use holdfast_testbed::machine::Machine;
 use holdfast_testbed::progress::Progress;
-
 use holdfast_testbed::testing::{Lines, load_kvm, on_an_emulated_host, shell, spec};
 
 /// Longest that a change of the screen may take: the first one includes loading the programs.

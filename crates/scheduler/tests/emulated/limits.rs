@@ -8,12 +8,11 @@ use holdfast_agent::protocol::{CpuTimes, Reply, Request};
 use holdfast_testbed::machine::{GuestSpec, Machine, MachineSpec, PV_FEATURES};
 use holdfast_testbed::progress::Progress;
 use holdfast_testbed::scheduler::Counted;
-use serde_json::Value;
-
 use holdfast_testbed::testing::{
     assert_schedules, counted, counting_spec, end, end_scheduler, eventually, is_in_state,
     load_kvm, on_an_emulated_host, pass, pin, read, shell, spec, start_scheduler, wait,
 };
+use serde_json::Value;
 
 const BTF: &str = "/sys/kernel/btf";
 const LOADED: &str = "/sys/kernel/sched_ext/root/ops";

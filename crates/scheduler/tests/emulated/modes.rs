@@ -6,12 +6,11 @@ use std::time::Duration;
 use holdfast_agent::protocol::{Group, Request};
 use holdfast_testbed::machine::{Machine, MachineSpec};
 use holdfast_testbed::progress::Progress;
-use serde_json::Value;
-
 use holdfast_testbed::testing::{
     contend, counted, counting_spec, eventually_within, observe, on_an_emulated_host, start_guest,
     start_observer, start_scheduler,
 };
+use serde_json::Value;
 
 const HOGS: [&str; 2] = ["hog0", "hog1"];
 

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use holdfast_agent::protocol::{Reply, Request, Spawn};
 use holdfast_testbed::machine::{Machine, MachineSpec};
 use holdfast_testbed::progress::Progress;
-
 use holdfast_testbed::testing::{
     SCHEDULER, bpf_symbols, costs, count_costs, counting_spec, end_scheduler, on_an_emulated_host,
     pass, start_scheduler,

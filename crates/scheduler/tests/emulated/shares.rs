@@ -8,7 +8,6 @@ use std::time::Duration;
 use holdfast_agent::protocol::{Counters, Reply, Request};
 use holdfast_testbed::machine::{Machine, MachineSpec};
 use holdfast_testbed::progress::Progress;
-
 use holdfast_testbed::testing::{
     assert_schedules, counted, counting_spec, end, end_scheduler, eventually_within, hog,
     on_an_emulated_host, pass, read, shell, spec, start_in_group, start_scheduler, start_shell,

@@ -12,7 +12,6 @@ use std::time::Duration;
 use holdfast_agent::protocol::{Reply, Request};
 use holdfast_testbed::machine::{GuestSpec, Machine, MachineSpec};
 use holdfast_testbed::progress::Progress;
-
 use holdfast_testbed::testing::{
     ENDED, SCHEDULER, counted, end, end_scheduler, eventually_within, hog, is_in_state, load_kvm,
     on_an_emulated_host, shell, spec, start_scheduler, uptime,

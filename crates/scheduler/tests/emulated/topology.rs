@@ -8,12 +8,11 @@ use std::time::Duration;
 use holdfast_agent::protocol::{CpuTimes, Reply, Request};
 use holdfast_testbed::machine::{Machine, MachineSpec, Topology};
 use holdfast_testbed::progress::Progress;
-use serde_json::Value;
-
 use holdfast_testbed::testing::{
     counting_spec, end, end_scheduler, eventually, hog, load_kvm, on_an_emulated_host, pass, read,
     run, shell, start_scheduler, wait,
 };
+use serde_json::Value;
 
 const TOPOLOGY: Topology = Topology { sockets: 2, cores: 1, threads: 2 };
 /// CPUs of each socket.

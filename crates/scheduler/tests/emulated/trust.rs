@@ -9,12 +9,11 @@ use holdfast_testbed::machine::{GuestSpec, Machine};
 use holdfast_testbed::progress::Progress;
 use holdfast_testbed::scheduler::Counted;
 use holdfast_testbed::share::{self, Party};
-use serde_json::Value;
-
 use holdfast_testbed::testing::{
     counted, end, end_scheduler, eventually, kill_scheduler, load_kvm, of_vcpus,
     on_an_emulated_host, run, shell, spec, start_scheduler,
 };
+use serde_json::Value;
 
 const HOSTILE: &str = "hostile";
 const HOGS: [&str; 4] = ["hog0", "hog1", "hog2", "hog3"];

@@ -5,7 +5,6 @@
 use holdfast_agent::protocol::Request;
 use holdfast_testbed::machine::{GuestSpec, Machine};
 use holdfast_testbed::progress::Progress;
-
 use holdfast_testbed::testing::{
     counted, counting_spec, end_scheduler, eventually, of_vcpus, on_an_emulated_host, pass,
     start_scheduler,

@@ -6,12 +6,11 @@
 use holdfast_agent::protocol::Request;
 use holdfast_testbed::machine::{GuestSpec, Machine};
 use holdfast_testbed::progress::Progress;
-use serde_json::Value;
-
 use holdfast_testbed::testing::{
     Lines, counted, counting_spec, end, eventually, load_kvm, of_vcpus, on_an_emulated_host, pass,
     start_scheduler,
 };
+use serde_json::Value;
 
 const COUNTERS: &str = "/tmp/counters";
 const HOGS: [&str; 2] = ["hog0", "hog1"];

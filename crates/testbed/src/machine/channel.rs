@@ -17,7 +17,6 @@ use holdfast_agent::protocol::{
 use super::confused;
 use super::process::Watch;
 use crate::error::{Error, Result};
-use crate::interrupt;
 
 /// How often a wait checks for an interrupt.
 const POLL: Duration = Duration::from_millis(100);
@@ -68,7 +67,7 @@ impl Channel {
 
     /// The first answer, which also shows that the machine has booted.
     pub(super) fn hello(&self, limit: Duration) -> Result<Hello> {
-        match self.call(Request::Hello, limit, interrupt::is_pending)? {
+        match self.call(Request::Hello, limit, holdfast_signals::is_asked)? {
             Reply::Hello(hello) if hello.protocol == PROTOCOL => Ok(hello),
             Reply::Hello(hello) => Err(Error::Unsupported(format!(
                 "the agent speaks version {} of the protocol and the lab version {PROTOCOL}; \
@@ -81,7 +80,7 @@ impl Channel {
 
     pub(super) fn request(&self, request: Request) -> Result<Reply> {
         let limit = self.limit(&request);
-        self.call(request, limit, interrupt::is_pending)
+        self.call(request, limit, holdfast_signals::is_asked)
     }
 
     /// As [`Channel::request`], for cleaning up, even after Ctrl-C.

@@ -191,9 +191,10 @@ fn place(item: &Item<'_>, unpack: impl Fn(&Path, &Path) -> Command) -> Result<()
 
 #[cfg(test)]
 mod tests {
+    use sha2::{Digest, Sha256};
+
     use super::*;
     use crate::packages::{Suite, package_of};
-    use sha2::{Digest, Sha256};
 
     /// A mirror that is a directory, with one package built by dpkg-deb.
     struct Mirror {

@@ -3,10 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::machine::Machine;
 use holdfast_agent::protocol::{Reply, Request, Stream};
 
 use super::costs_by_tag;
+use crate::machine::Machine;
 
 /// Longest silence of a program that is expected to print.
 const PATIENCE: Duration = Duration::from_secs(300);
