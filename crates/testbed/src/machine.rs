@@ -45,9 +45,12 @@ use crate::packages::{Kernel, Package, Source};
 use crate::progress::{Progress, megabytes};
 
 /// Longest a host may take from the start of its QEMU to the agent's first answer.
-const BOOT_LIMIT: Duration = Duration::from_secs(120);
+const BOOT_LIMIT: Duration = Duration::from_secs(300);
 /// Seconds that a second of a host that counts its instructions takes at most.
 const COUNTING_SLOWDOWN: u32 = 20;
+/// The same of an emulated host whose clock is the machine's, where other work of the machine takes
+/// its CPUs.
+const EMULATED_SLOWDOWN: u32 = 4;
 
 /// The parts of a machine, for the provenance of results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -186,7 +189,11 @@ impl Machine {
                 (process, socket, Paths::here(spec, &parts, &guests)?)
             }
         };
-        let slowdown = if counts { COUNTING_SLOWDOWN } else { 1 };
+        let slowdown = match how {
+            _ if counts => COUNTING_SLOWDOWN,
+            Acceleration::Tcg => EMULATED_SLOWDOWN,
+            Acceleration::Kvm | Acceleration::Here => 1,
+        };
         let channel = Channel::new(socket, process.watch())?.slowed_down(slowdown);
         let hello = channel.hello(BOOT_LIMIT)?;
         let boot = start.elapsed();

@@ -3,7 +3,6 @@
 //! They need the output of `make build`.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -131,16 +130,13 @@ pub fn start_scheduler(machine: &Machine, args: &[&str]) {
     }
 }
 
-/// Beginning of the message of a test whose scheduler the kernel has ended.
-pub const ENDED: &str = "the scheduler was ended";
-
 /// Fails if the kernel has ended it, and says why.
 #[track_caller]
 pub fn assert_schedules(machine: &Machine) {
     if !is_in_state(machine, "enabled") {
         let ended = wait(machine, SCHEDULER, Duration::from_secs(120));
         panic!(
-            "{ENDED}, {:.0} s after boot: {ended:?}\n{}",
+            "the scheduler was ended, {:.0} s after boot: {ended:?}\n{}",
             uptime(machine),
             shell(machine, "dmesg | tail -n 30")
         );
@@ -376,18 +372,5 @@ fn within<T>(limit: Duration, mut done: impl FnMut() -> Option<T>) -> Option<T> 
             return value;
         }
         std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-/// Runs a test a second time if it fails. Other work of this machine preempts the CPUs of an
-/// emulated host whose clock is the machine's; a real defect fails both times. But a scheduler that
-/// the kernel has ended gets no second attempt: a busy machine is no excuse.
-pub fn on_an_emulated_host(test: fn()) {
-    if let Err(panic) = std::panic::catch_unwind(test) {
-        let said = panic.downcast_ref::<String>().cloned().unwrap_or_default();
-        // Past the harness, which hides the output of a test that passes in the end.
-        let _ = writeln!(std::io::stderr(), "once more: {said}");
-        assert!(!said.starts_with(ENDED), "no second attempt");
-        test();
     }
 }

@@ -12,8 +12,7 @@ use holdfast_testbed::machine::{Accel, GuestSpec, Machine, MachineSpec};
 use holdfast_testbed::packages::Kernel;
 use holdfast_testbed::progress::Progress;
 use holdfast_testbed::testing::{
-    counting_spec, end, eventually, eventually_within, hog, on_an_emulated_host, read, shell, spec,
-    uptime,
+    counting_spec, end, eventually, eventually_within, hog, read, shell, spec, uptime,
 };
 use holdfast_testbed::workloads;
 use serde_json::json;
@@ -33,10 +32,6 @@ fn witness(machine: &Machine, guest: &str, symbols: &[&str]) -> Vec<BTreeMap<Str
 
 #[test]
 fn guests_of_every_kernel_run_and_know_where_their_variables_are() {
-    on_an_emulated_host(every_kernel);
-}
-
-fn every_kernel() {
     let spec = MachineSpec { guest_kernels: Kernel::ALL.to_vec(), ..spec() };
     let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
     let hello = machine.hello();
@@ -74,10 +69,6 @@ fn every_kernel() {
 
 #[test]
 fn every_workload_has_what_it_needs_in_a_guest() {
-    on_an_emulated_host(every_workload);
-}
-
-fn every_workload() {
     const LIMIT: Duration = Duration::from_secs(600);
     let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
     machine.start_guest(&GuestSpec { vcpus: 2, ..GuestSpec::new("vm0") }).unwrap();
@@ -106,11 +97,6 @@ fn every_workload() {
     machine.shut_down().unwrap();
 }
 
-#[test]
-fn a_clock_that_counts_instructions_does_not_go_by_the_machines() {
-    on_an_emulated_host(counting_instructions);
-}
-
 /// Endless loops on this machine, for as long as this lives.
 struct Hogs(Vec<Child>);
 
@@ -130,7 +116,8 @@ impl Drop for Hogs {
     }
 }
 
-fn counting_instructions() {
+#[test]
+fn a_clock_that_counts_instructions_does_not_go_by_the_machines() {
     let machine = Machine::boot(&counting_spec(), &Progress::stderr()).unwrap();
     let qemu = &machine.provenance().qemu;
     assert!(qemu.ends_with("instructions counted"), "{qemu}");
@@ -160,10 +147,6 @@ fn counting_instructions() {
 
 #[test]
 fn a_guest_can_be_measured_reset_grown_and_crashed_and_so_can_the_host() {
-    on_an_emulated_host(crashing_and_resetting);
-}
-
-fn crashing_and_resetting() {
     let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
     let guest = GuestSpec { vcpus: 4, max_vcpus: 5, ..GuestSpec::new("vm0") };
     machine.start_guest(&guest).unwrap();

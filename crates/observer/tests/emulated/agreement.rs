@@ -9,8 +9,7 @@ use holdfast_testbed::machine::{Machine, MachineSpec};
 use holdfast_testbed::progress::Progress;
 use holdfast_testbed::testing::{
     Lines, contend, count_costs, counted, counting_spec, eventually_within, observe, of_vcpus,
-    on_an_emulated_host, pass, pin, preemptions, replay, start_guest, start_observer,
-    start_scheduler, uptime, wait,
+    pass, pin, preemptions, replay, start_guest, start_observer, start_scheduler, uptime, wait,
 };
 use serde_json::Value;
 
@@ -167,10 +166,6 @@ fn newest(sample: &Value) -> Option<&Value> {
 
 #[test]
 fn lock_holder_preemption_is_seen_where_it_is_and_vanishes_under_scx_holdfast() {
-    on_an_emulated_host(seen_where_it_is);
-}
-
-fn seen_where_it_is() {
     let spec = MachineSpec { holdfast_in_guests: true, ..counting_spec() };
     let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
     let program = machine.dist_path("holdfast");

@@ -11,8 +11,7 @@ use holdfast_testbed::packages::Kernel;
 use holdfast_testbed::progress::Progress;
 use holdfast_testbed::testing::{
     SCHEDULER, counted, end_scheduler, eventually, is_in_state, kill_scheduler, load_kvm, observe,
-    of_vcpus, on_an_emulated_host, pass, preemptions, replay, run, shell, spec, start_observer,
-    start_scheduler, wait,
+    of_vcpus, pass, preemptions, replay, run, shell, spec, start_observer, start_scheduler, wait,
 };
 use serde_json::Value;
 
@@ -55,10 +54,6 @@ fn nr_readable(vm: &Value) -> usize {
 
 #[test]
 fn guests_of_every_kernel_are_read_where_they_say_their_variables_are() {
-    on_an_emulated_host(every_kernel_is_read);
-}
-
-fn every_kernel_is_read() {
     let machine = boot(Kernel::ALL.to_vec());
     are_read(&machine, &Kernel::ALL);
     machine.shut_down().unwrap();
@@ -146,13 +141,9 @@ fn are_read(machine: &Machine, kernels: &[Kernel]) {
     }
 }
 
+/// The first test to fail where a new kernel declares, names or packs something differently.
 #[test]
 fn the_newest_kernel_is_scheduled_and_read() {
-    on_an_emulated_host(newest_kernel);
-}
-
-/// The first test to fail where a new kernel declares, names or packs something differently.
-fn newest_kernel() {
     let kernel = Kernel::Backports;
     let spec = MachineSpec { host_kernel: kernel, guest_kernels: vec![kernel], ..spec() };
     let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
@@ -188,10 +179,6 @@ fn newest_kernel() {
 
 #[test]
 fn it_ends_as_asked_with_any_reader_of_its_log() {
-    on_an_emulated_host(ending);
-}
-
-fn ending() {
     let machine = boot(Vec::new());
     let program = machine.dist_path("scx_holdfast");
     let stuck = "mkfifo /tmp/log; sleep 1000 < /tmp/log & exec 3> /tmp/log; \
@@ -221,10 +208,6 @@ fn ending() {
 
 #[test]
 fn host_and_reader_survive_kills_resets_and_hotplug() {
-    on_an_emulated_host(killing_resetting_plugging);
-}
-
-fn killing_resetting_plugging() {
     let machine = boot(vec![Kernel::Linux7, Kernel::Linux6_1]);
     let guest = GuestSpec { vcpus: 2, max_vcpus: 3, ..GuestSpec::new("vm0") };
     machine.start_guest(&guest).unwrap();

@@ -8,8 +8,8 @@ use holdfast_agent::protocol::{Ended, Request};
 use holdfast_testbed::machine::{GuestSpec, Machine, PV_FEATURES};
 use holdfast_testbed::progress::Progress;
 use holdfast_testbed::testing::{
-    Lines, counted, end, end_scheduler, eventually, on_an_emulated_host, pid, replay, run, shell,
-    spec, start_scheduler, wait,
+    Lines, counted, end, end_scheduler, eventually, pid, replay, run, shell, spec, start_scheduler,
+    wait,
 };
 use serde_json::Value;
 
@@ -18,10 +18,6 @@ const BUSY: &str = "busy";
 
 #[test]
 fn defects_are_reported_and_the_export_agrees_with_the_report() {
-    on_an_emulated_host(limits);
-}
-
-fn limits() {
     let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
     // Loads KVM, too.
     eprintln!("a guest without steal time");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use holdfast_agent::protocol::{Ended, Request};
 use holdfast_testbed::machine::Machine;
 use holdfast_testbed::progress::Progress;
-use holdfast_testbed::testing::{Lines, kept, load_kvm, on_an_emulated_host, replay, spec, wait};
+use holdfast_testbed::testing::{Lines, kept, load_kvm, replay, spec, wait};
 use serde_json::Value;
 
 const VMS: usize = 8;
@@ -17,10 +17,6 @@ const VCPUS: usize = VMS * VCPUS_EACH;
 
 #[test]
 fn many_vcpus_are_tracked_without_loss_and_losses_are_reported() {
-    on_an_emulated_host(many_vcpus);
-}
-
-fn many_vcpus() {
     let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
     load_kvm(&machine);
     let program = machine.dist_path("holdfast");

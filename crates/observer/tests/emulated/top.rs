@@ -6,7 +6,7 @@ use std::time::Duration;
 use holdfast_agent::protocol::Request;
 use holdfast_testbed::machine::Machine;
 use holdfast_testbed::progress::Progress;
-use holdfast_testbed::testing::{Lines, load_kvm, on_an_emulated_host, shell, spec};
+use holdfast_testbed::testing::{Lines, load_kvm, shell, spec};
 
 /// Longest that a change of the screen may take: the first one includes loading the programs.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -16,10 +16,6 @@ const SCREEN_IS_LEFT: &str = "\x1b[?1049l";
 
 #[test]
 fn the_live_screen_obeys_keys_and_leaves_nothing_behind() {
-    on_an_emulated_host(obeys_keys);
-}
-
-fn obeys_keys() {
     let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
     load_kvm(&machine);
     let vm = [&machine.workload_path("hostile"), "--threads", "2"];

@@ -10,7 +10,7 @@ use holdfast_testbed::progress::Progress;
 use holdfast_testbed::scheduler::Counted;
 use holdfast_testbed::testing::{
     assert_schedules, counted, counting_spec, end, end_scheduler, eventually, is_in_state,
-    load_kvm, on_an_emulated_host, pass, pin, read, shell, spec, start_scheduler, wait,
+    load_kvm, pass, pin, read, shell, spec, start_scheduler, wait,
 };
 use serde_json::Value;
 
@@ -26,10 +26,6 @@ const TOLERANCE: f64 = 0.4;
 
 #[test]
 fn it_refuses_what_it_cannot_do_and_leaves_alone_what_it_cannot_read() {
-    on_an_emulated_host(limits);
-}
-
-fn limits() {
     let spec = MachineSpec { cpus: CPUS, ..counting_spec() };
     let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
     eprintln!("no BTF");
@@ -56,10 +52,6 @@ fn refuses(machine: &Machine, words: &[&str]) {
 
 #[test]
 fn cpus_isolated_at_boot_are_reported_by_the_checks_or_the_kernel() {
-    on_an_emulated_host(isolated_at_boot);
-}
-
-fn isolated_at_boot() {
     const ISOLATED: &str = "/sys/devices/system/cpu/isolated";
     const CHECK: &str = "isolated-cpus";
     let spec = MachineSpec { cmdline: "isolcpus=1".into(), ..spec() };

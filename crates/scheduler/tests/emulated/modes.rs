@@ -7,8 +7,8 @@ use holdfast_agent::protocol::{Group, Request};
 use holdfast_testbed::machine::{Machine, MachineSpec};
 use holdfast_testbed::progress::Progress;
 use holdfast_testbed::testing::{
-    contend, counted, counting_spec, eventually_within, observe, on_an_emulated_host, start_guest,
-    start_observer, start_scheduler,
+    contend, counted, counting_spec, eventually_within, observe, start_guest, start_observer,
+    start_scheduler,
 };
 use serde_json::Value;
 
@@ -22,10 +22,6 @@ const WINDOW_NS: u64 = 4_000_000_000;
 
 #[test]
 fn holders_are_hardly_kept_off_the_cpu_and_the_second_mode_is_named_where_there_is_one() {
-    on_an_emulated_host(modes);
-}
-
-fn modes() {
     let spec = MachineSpec { holdfast_in_guests: true, ..counting_spec() };
     let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
     start_guest(&machine, "alone", 2);

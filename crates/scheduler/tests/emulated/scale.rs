@@ -8,8 +8,7 @@ use holdfast_agent::protocol::{Reply, Request, Spawn};
 use holdfast_testbed::machine::{Machine, MachineSpec};
 use holdfast_testbed::progress::Progress;
 use holdfast_testbed::testing::{
-    SCHEDULER, bpf_symbols, costs, count_costs, counting_spec, end_scheduler, on_an_emulated_host,
-    pass, start_scheduler,
+    SCHEDULER, bpf_symbols, costs, count_costs, counting_spec, end_scheduler, pass, start_scheduler,
 };
 
 /// Programs that run at the beginning or end of each slice.
@@ -129,7 +128,8 @@ fn compare(
     assert!(equal - least < TOLERANCE_MS && most - equal < TOLERANCE_MS, "{had:.1?}");
 }
 
-fn few_and_many() {
+#[test]
+fn decisions_cost_the_same_however_many_wait() {
     let few = |machine: &Machine| start(machine, FEW, None);
     let more = |machine: &Machine| start(machine, MANY - FEW, None);
     compare(&counting_spec(), MANY, few, more);
@@ -137,7 +137,8 @@ fn few_and_many() {
 
 /// Two CPUs with few loops and two with many, by affinity. The host's four CPUs share a cache, so
 /// that one queue for all of them would make dispatching 19 times as long.
-fn few_beside_many() {
+#[test]
+fn decisions_cost_the_same_however_many_wait_for_other_cpus() {
     let spec = MachineSpec { cpus: 4, guest_kernels: Vec::new(), ..counting_spec() };
     let (here, there) = (Some([2, 3]), Some([0, 1]));
     let few = |machine: &Machine| {
@@ -149,14 +150,4 @@ fn few_beside_many() {
         Vec::new()
     };
     compare(&spec, FEW, few, more);
-}
-
-#[test]
-fn decisions_cost_the_same_however_many_wait_for_other_cpus() {
-    on_an_emulated_host(few_beside_many);
-}
-
-#[test]
-fn decisions_cost_the_same_however_many_wait() {
-    on_an_emulated_host(few_and_many);
 }

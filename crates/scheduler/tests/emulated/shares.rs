@@ -9,9 +9,8 @@ use holdfast_agent::protocol::{Counters, Reply, Request};
 use holdfast_testbed::machine::{Machine, MachineSpec};
 use holdfast_testbed::progress::Progress;
 use holdfast_testbed::testing::{
-    assert_schedules, counted, counting_spec, end, end_scheduler, eventually_within, hog,
-    on_an_emulated_host, pass, read, shell, spec, start_in_group, start_scheduler, start_shell,
-    uptime,
+    assert_schedules, counted, counting_spec, end, end_scheduler, eventually_within, hog, pass,
+    read, shell, spec, start_in_group, start_scheduler, start_shell, uptime,
 };
 
 /// Length of a window: hundreds of slices.
@@ -70,7 +69,8 @@ fn assert_shares(what: &str, used: &[f64], expected: &[f64]) {
     }
 }
 
-fn shares_follow_groups() {
+#[test]
+fn weights_of_groups_are_honoured() {
     let machine = without_guests();
     shell(
         &machine,
@@ -243,7 +243,8 @@ fn woken_by_a_waker_that_goes_on(machine: &Machine) {
 /// Two tasks wake each other synchronously and do sleep. They leave the CPU to a task that is
 /// pinned to it. They may run on two CPUs. Because a third CPU is idle, the kernel puts the woken
 /// task behind the waker without asking.
-fn beside_two_that_wake_each_other() {
+#[test]
+fn two_tasks_that_wake_each_other_leave_the_cpu_to_a_third() {
     let spec = MachineSpec { cpus: 3, guest_kernels: Vec::new(), ..counting_spec() };
     let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
     start_scheduler(&machine, &["--no-guest-knowledge"]);
@@ -264,16 +265,6 @@ fn beside_two_that_wake_each_other() {
     machine.shut_down().unwrap();
 }
 
-#[test]
-fn two_tasks_that_wake_each_other_leave_the_cpu_to_a_third() {
-    on_an_emulated_host(beside_two_that_wake_each_other);
-}
-
-#[test]
-fn weights_of_groups_are_honoured() {
-    on_an_emulated_host(shares_follow_groups);
-}
-
 /// An endless loop of this nice value, on these CPUs or all.
 fn nice_hog(machine: &Machine, name: &str, nice: i32, cpus: Option<Vec<u32>>) {
     let command = format!("renice -n {nice} -p $$; exec {}", machine.workload_path("hog"));
@@ -284,7 +275,8 @@ fn nice_hog(machine: &Machine, name: &str, nice: i32, cpus: Option<Vec<u32>>) {
 /// The kernel ends a scheduler after 30 s. At each wakeup a CPU may find only light tasks waiting.
 /// There are several of them, so that none lives on such slices, and the host is left alone
 /// meanwhile.
-fn light_tasks_live_beside_heavy_ones() {
+#[test]
+fn light_tasks_beside_heavy_ones_do_not_end_the_scheduler() {
     const PASSES: Duration = Duration::from_secs(60);
     const STARVING_AFTER_S: f64 = 5.0;
     let machine = without_guests();
@@ -326,11 +318,6 @@ fn light_tasks_live_beside_heavy_ones() {
     machine.shut_down().unwrap();
 }
 
-#[test]
-fn light_tasks_beside_heavy_ones_do_not_end_the_scheduler() {
-    on_an_emulated_host(light_tasks_live_beside_heavy_ones);
-}
-
 /// Longest wait of a task that wakes every few ms: some slices, each until the tick after its end.
 const LATE: Duration = Duration::from_millis(32);
 
@@ -345,7 +332,8 @@ fn wakeups(machine: &Machine, path: &str) -> Option<Counters> {
 
 /// Groups are charged for short tasks, too, which end before they have run for an eighth of a
 /// slice. Without that, such a group gets 80 to 85 % of both CPUs, beside a group of two loops.
-fn short_tasks_win_their_group_nothing() {
+#[test]
+fn a_group_of_short_tasks_has_no_more_than_its_share() {
     let machine = Machine::boot(&counting_spec(), &Progress::stderr()).unwrap();
     start_scheduler(&machine, &["--no-guest-knowledge"]);
     shell(&machine, "cd /sys/fs/cgroup; echo +cpu > cgroup.subtree_control; mkdir short loops");
@@ -373,15 +361,11 @@ fn short_tasks_win_their_group_nothing() {
     machine.shut_down().unwrap();
 }
 
-#[test]
-fn a_group_of_short_tasks_has_no_more_than_its_share() {
-    on_an_emulated_host(short_tasks_win_their_group_nothing);
-}
-
 /// After each of its slices a task of little weight is far ahead in virtual time. The host's
 /// virtual time must not follow it: a waking task would wait for all others to catch up, for 190 ms
 /// and more.
-fn light_tasks_delay_no_wakeup() {
+#[test]
+fn light_tasks_do_not_delay_waking_tasks() {
     const COUNTERS: &str = "/tmp/wakeups";
     const WAKEUPS: u64 = 2000;
     // Other load of the machine must not look like lateness.
@@ -413,9 +397,4 @@ fn light_tasks_delay_no_wakeup() {
     kill(&machine, &["a", "b", "c", "d", "wakeup"]);
     end_scheduler(&machine);
     machine.shut_down().unwrap();
-}
-
-#[test]
-fn light_tasks_do_not_delay_waking_tasks() {
-    on_an_emulated_host(light_tasks_delay_no_wakeup);
 }

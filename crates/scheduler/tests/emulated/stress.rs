@@ -13,8 +13,8 @@ use holdfast_agent::protocol::{Reply, Request};
 use holdfast_testbed::machine::{GuestSpec, Machine, MachineSpec};
 use holdfast_testbed::progress::Progress;
 use holdfast_testbed::testing::{
-    ENDED, SCHEDULER, counted, end, end_scheduler, eventually_within, hog, is_in_state, load_kvm,
-    on_an_emulated_host, shell, spec, start_scheduler, uptime,
+    SCHEDULER, counted, end, end_scheduler, eventually_within, hog, is_in_state, load_kvm, shell,
+    spec, start_scheduler, uptime,
 };
 
 const VARIABLE: &str = "HOLDFAST_STRESS_S";
@@ -73,7 +73,7 @@ fn assert_scheduled(machine: &Machine, after: &str) {
         else {
             panic!("not a status")
         };
-        assert!(status.is_none(), "{ENDED} after {after}: {status:?}");
+        assert!(status.is_none(), "the scheduler was ended after {after}: {status:?}");
         is_in_state(machine, "enabled").then_some(())
     });
 }
@@ -102,7 +102,8 @@ fn start_guest(machine: &Machine, name: &str, round: u32) -> bool {
     machine.request_guest(name, Request::spawn("work", argv)).is_ok()
 }
 
-fn stress() {
+#[test]
+fn it_schedules_while_vms_and_cpus_come_and_go() {
     let (seconds, hotplug) = (seconds(), hotplug());
     let machine = Machine::boot(
         &MachineSpec { cpus: CPUS, cmdline: CMDLINE.into(), ..spec() },
@@ -159,9 +160,4 @@ fn stress() {
         end(&machine, name, libc::SIGKILL);
     }
     machine.shut_down().unwrap();
-}
-
-#[test]
-fn it_schedules_while_vms_and_cpus_come_and_go() {
-    on_an_emulated_host(stress);
 }

@@ -9,8 +9,8 @@ use holdfast_agent::protocol::{CpuTimes, Reply, Request};
 use holdfast_testbed::machine::{Machine, MachineSpec, Topology};
 use holdfast_testbed::progress::Progress;
 use holdfast_testbed::testing::{
-    counting_spec, end, end_scheduler, eventually, hog, load_kvm, on_an_emulated_host, pass, read,
-    run, shell, start_scheduler, wait,
+    counting_spec, end, end_scheduler, eventually, hog, load_kvm, pass, read, run, shell,
+    start_scheduler, wait,
 };
 use serde_json::Value;
 
@@ -86,7 +86,8 @@ fn boot(topology: Topology) -> Machine {
     Machine::boot(&spec, &Progress::stderr()).unwrap()
 }
 
-fn two_sockets() {
+#[test]
+fn shares_are_equal_across_last_level_caches() {
     let machine = boot(TOPOLOGY);
     assert_topology(&machine);
     load_kvm(&machine);
@@ -184,7 +185,8 @@ fn boot_two_cores() -> Machine {
     machine
 }
 
-fn two_loops() {
+#[test]
+fn loops_do_not_share_a_core_while_another_is_idle() {
     let machine = boot_two_cores();
     let two = &HOGS[..2];
     let shown = placed(&machine, two, Some(&[2, 3]));
@@ -206,12 +208,9 @@ fn two_loops() {
 }
 
 /// Random placement puts two of four loops on one core in a third of the probes. Stock never does.
-#[test]
-fn loops_do_not_share_a_core_while_another_is_idle() {
-    on_an_emulated_host(two_loops);
-}
 
-fn four_loops() {
+#[test]
+fn four_loops_have_four_threads_of_two_cores() {
     let machine = boot_two_cores();
     let four = &HOGS[..4];
     for name in four {
@@ -224,14 +223,4 @@ fn four_loops() {
     machine.shut_down().unwrap();
     // The agent, which reads their times, has some CPU time, too.
     assert!(shares.iter().all(|share| *share > 90.0), "a CPU idles beside four loops: {shares:?}");
-}
-
-#[test]
-fn four_loops_have_four_threads_of_two_cores() {
-    on_an_emulated_host(four_loops);
-}
-
-#[test]
-fn shares_are_equal_across_last_level_caches() {
-    on_an_emulated_host(two_sockets);
 }

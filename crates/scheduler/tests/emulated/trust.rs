@@ -10,8 +10,8 @@ use holdfast_testbed::progress::Progress;
 use holdfast_testbed::scheduler::Counted;
 use holdfast_testbed::share::{self, Party};
 use holdfast_testbed::testing::{
-    counted, end, end_scheduler, eventually, kill_scheduler, load_kvm, of_vcpus,
-    on_an_emulated_host, run, shell, spec, start_scheduler,
+    counted, end, end_scheduler, eventually, kill_scheduler, load_kvm, of_vcpus, run, shell, spec,
+    start_scheduler,
 };
 use serde_json::Value;
 
@@ -51,10 +51,6 @@ fn unfair_points(before: &CpuTimes, after: &CpuTimes) -> f64 {
 
 #[test]
 fn a_guest_that_always_claims_to_hold_a_lock_gets_no_more_than_its_share() {
-    on_an_emulated_host(lying);
-}
-
-fn lying() {
     let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
     load_kvm(&machine);
     for hog in HOGS {
@@ -135,10 +131,6 @@ fn left_by_its_vm(machine: &Machine) {
 
 #[test]
 fn memory_that_never_answers_keeps_no_other_guest_from_being_read() {
-    on_an_emulated_host(stalling);
-}
-
-fn stalling() {
     // The number of searches at a time.
     const AT_ONCE: usize = 4;
     let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
@@ -179,10 +171,6 @@ fn stalling() {
 
 #[test]
 fn kvm_reports_preempted_vcpus_truthfully() {
-    on_an_emulated_host(witnessing);
-}
-
-fn witnessing() {
     let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
     machine.start_guest(&GuestSpec::new("vm0")).unwrap();
     for hog in &HOGS[..2] {

@@ -6,8 +6,7 @@ use holdfast_agent::protocol::Request;
 use holdfast_testbed::machine::{GuestSpec, Machine};
 use holdfast_testbed::progress::Progress;
 use holdfast_testbed::testing::{
-    counted, counting_spec, end_scheduler, eventually, of_vcpus, on_an_emulated_host, pass,
-    start_scheduler,
+    counted, counting_spec, end_scheduler, eventually, of_vcpus, pass, start_scheduler,
 };
 
 const GUEST: &str = "vm0";
@@ -51,7 +50,8 @@ fn count(machine: &Machine, workload: &str) -> Decisions {
     decisions
 }
 
-fn probes() {
+#[test]
+fn probes_vcpus_only_where_they_contend() {
     let machine = Machine::boot(&counting_spec(), &Progress::stderr()).unwrap();
     // Its waiters never halt, and do not exit.
     let cmdline = "nopvspin".to_owned();
@@ -74,9 +74,4 @@ fn probes() {
     // blocker.
     assert!(loops.preemptible > 50 && loops.probes * 20 <= loops.preemptible, "{loops:?}");
     assert!(locks.found >= 5, "{locks:?}");
-}
-
-#[test]
-fn probes_vcpus_only_where_they_contend() {
-    on_an_emulated_host(probes);
 }

@@ -7,8 +7,7 @@ use holdfast_agent::protocol::Request;
 use holdfast_testbed::machine::{GuestSpec, Machine};
 use holdfast_testbed::progress::Progress;
 use holdfast_testbed::testing::{
-    Lines, counted, counting_spec, end, eventually, load_kvm, of_vcpus, on_an_emulated_host, pass,
-    start_scheduler,
+    Lines, counted, counting_spec, end, eventually, load_kvm, of_vcpus, pass, start_scheduler,
 };
 use serde_json::Value;
 
@@ -126,7 +125,8 @@ fn count(machine: &Machine, reports: &mut Lines<'_>, pause_exits: bool) -> Yield
     }
 }
 
-fn yields() {
+#[test]
+fn each_yield_is_counted_by_its_reason() {
     let machine = Machine::boot(&counting_spec(), &Progress::stderr()).unwrap();
     for hog in HOGS {
         machine.request(Request::spawn(hog, [machine.workload_path("hog")])).unwrap();
@@ -160,9 +160,4 @@ fn yields() {
     assert!(without.kick[1] > 0 && without.ipi[1] > 0, "{without:?}");
     assert!(with.pause[1] > 0 && with.pause_exits > 0, "{with:?}");
     machine.shut_down().unwrap();
-}
-
-#[test]
-fn each_yield_is_counted_by_its_reason() {
-    on_an_emulated_host(yields);
 }
