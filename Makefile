@@ -33,7 +33,7 @@ all: build
 
 demo: build
 	@echo "== Measuring: stock, the base scheduler without guest knowledge, and scx_holdfast"
-	$(DIST)/holdfast lab run experiments/demo.toml --out results/demo
+	$(DIST)/holdfast lab run experiments/demo.toml --output results/demo
 
 # What is built of the workspace. A crate has the features that all who are built together want of
 # it: built apart, programs and tests would have half of the crates compiled two or three times.
@@ -58,7 +58,7 @@ test: build test-tools
 	HOLDFAST_TOOLS=$(abspath $(TEST_TOOLS)) \
 		cargo test --release --locked --workspace --no-fail-fast -- --test-threads 2
 	@echo "== A small experiment from end to end"
-	$(DIST)/holdfast lab run experiments/smoke.toml --check --out target/smoke
+	$(DIST)/holdfast lab run experiments/smoke.toml --check --output target/smoke
 	@echo "== Pages that are made of help texts"
 	scripts/make-reference --check
 	@echo "== Workloads"

@@ -3,13 +3,14 @@
 
 use std::fmt::Display;
 use std::fs;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
+use holdfast_args::{COMMIT, SKIPPED, did_you_mean};
 use holdfast_lab::campaign::{Campaign, Finished, is_kept_result};
 use holdfast_lab::experiment::{Experiment, ExperimentError};
 use holdfast_lab::report::{html, markdown, terminal};
@@ -22,7 +23,7 @@ use holdfast_testbed::packages::Kernel;
 use holdfast_testbed::progress::Progress;
 use holdfast_testbed::{fetch, images};
 
-use crate::{SKIPPED, complain, output_file, print, wrong_usage};
+use crate::{Say, complain, output_file, print, wrong_usage};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -66,17 +67,13 @@ pub(crate) struct RunArgs {
     /// Directory for result.json, report.html and windows.jsonl.
     ///
     /// The default is results/NAME, where NAME is the first experiment.
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    #[arg(long, short, value_name = "DIR")]
+    output: Option<PathBuf>,
 
     /// Number of rounds, in place of the experiments' own; fewer than 6 cannot show a significant
     /// difference.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1000))]
     rounds: Option<u32>,
-
-    /// Also show the scheduler's counters of its decisions.
-    #[arg(long, short)]
-    verbose: bool,
 
     /// Print the result as JSON instead of a table.
     #[arg(long)]
@@ -93,6 +90,10 @@ pub(crate) struct RunArgs {
     /// of vCPUs, loops and threads grow in proportion to the pCPUs.
     #[arg(long, conflicts_with = "accel")]
     here: bool,
+
+    /// Do what --here says without asking.
+    #[arg(long, short, requires = "here")]
+    yes: bool,
 
     /// Use this many of this machine's CPUs, and scale experiments to them; all by default.
     #[arg(long, value_name = "N", requires = "here")]
@@ -135,10 +136,6 @@ pub(crate) struct ReportArgs {
     #[arg(value_name = "RESULT")]
     result: PathBuf,
 
-    /// Also show the scheduler's counters of its decisions.
-    #[arg(long, short)]
-    verbose: bool,
-
     /// Also write a page with plots to this file.
     #[arg(long, value_name = "FILE", value_parser = output_file)]
     html: Option<PathBuf>,
@@ -167,18 +164,59 @@ pub(crate) struct ListArgs {
     dir: Option<PathBuf>,
 }
 
-pub(crate) fn main(command: &Command) -> anyhow::Result<ExitCode> {
+pub(crate) fn main(command: &Command, say: Say) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Run(args) => run(args),
-        Command::Report(args) => report(args),
-        Command::Fetch(args) => fetch_packages(args),
+        Command::Run(args) => run(args, say),
+        Command::Report(args) => report(args, say),
+        Command::Fetch(args) => fetch_packages(args, say),
         Command::List(args) => list(args),
     }
 }
 
-fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
-    let named = args.experiments.iter().map(|e| builtin::find(e)).collect::<Result<Vec<_>, _>>();
-    let mut experiments = named.map_err(unusable)?.concat();
+/// Progress on standard error, unless it is not wanted.
+fn progress(say: Say) -> Progress {
+    if say.quiet { Progress::silent() } else { Progress::stderr() }
+}
+
+/// The experiments of this name.
+fn named(what: &str) -> anyhow::Result<Vec<Experiment>> {
+    builtin::find(what).map_err(|error| {
+        // The name of a file, or of an experiment that comes with the program.
+        let names = builtin::names().chain([builtin::ALL]);
+        let is_file = Path::new(what).exists() || what.contains('/') || what.ends_with(".toml");
+        let meant = if is_file { String::new() } else { did_you_mean(what, names) };
+        match meant.as_str() {
+            "" => unusable(error),
+            meant => wrong_usage(anyhow!("there is no experiment `{what}`{meant}")),
+        }
+    })
+}
+
+/// The effects of `--here`.
+const WILL: &str = "\
+    --here uses this machine itself as the KVM host. It reloads the KVM modules, so that no other \
+    VM can run here meanwhile, loads schedulers for all tasks, and starts guests and loops that \
+    use all of its CPUs. If it hangs, so does everything on it.";
+
+/// Asks whether this machine may be disturbed.
+fn may_disturb(args: &RunArgs) -> anyhow::Result<()> {
+    if args.yes {
+        return Ok(());
+    }
+    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        return Err(wrong_usage(anyhow!("{WILL} To agree, add --yes")));
+    }
+    eprint!("{}\nGo on? [y/N] ", textwrap::fill(WILL, 79));
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).context("cannot read the answer")?;
+    let agrees = ["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str());
+    anyhow::ensure!(agrees, "nothing was changed");
+    Ok(())
+}
+
+fn run(args: &RunArgs, say: Say) -> anyhow::Result<ExitCode> {
+    let found = args.experiments.iter().map(|e| named(e)).collect::<anyhow::Result<Vec<_>>>();
+    let mut experiments = found?.concat();
     if args.quick {
         experiments = experiments.into_iter().map(Experiment::quick).collect();
     }
@@ -195,6 +233,7 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
             Err(e) => return Ok(skipped(e)),
             Ok(scaled) => scaled,
         };
+        may_disturb(args)?;
     }
     let accel = match (args.here, args.accel) {
         (true, _) => Accel::Here,
@@ -205,10 +244,10 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let dist = args.dist.clone().map_or_else(dist_of_this_program, Ok)?;
     let campaign = Campaign {
         out: args
-            .out
+            .output
             .clone()
             .unwrap_or_else(|| Path::new("results").join(name(args, &experiments))),
-        verbose: args.verbose,
+        verbose: say.verbose,
         afresh: args.afresh,
         experiments,
         place: Place { accel, dist },
@@ -219,15 +258,15 @@ fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         },
         statistics: Settings { seed: args.seed, ..Settings::default() },
         version: env!("CARGO_PKG_VERSION").into(),
-        commit: option_env!("HOLDFAST_COMMIT").map(str::to_owned),
+        commit: COMMIT.map(str::to_owned),
     };
     holdfast_signals::catch().context("catching signals")?;
-    let finished = match campaign.run(&Progress::stderr()) {
+    let finished = match campaign.run(&progress(say)) {
         Err(e) if e.is_unsupported() => return Ok(skipped(e)),
         Err(e) if e.is_wrong_usage() => return Err(wrong_usage(e)),
         finished => finished?,
     };
-    show(&finished, args)?;
+    show(&finished, args, say)?;
     let is_whole = finished.ended_by.is_none() && finished.unwritten.is_none();
     let failed = !is_whole || args.check && !as_expected(&finished.result);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -250,7 +289,8 @@ fn only(experiments: Vec<Experiment>, cases: &[String]) -> anyhow::Result<Vec<Ex
     let names: Vec<_> = experiments.iter().flat_map(|e| &e.cases).map(|c| &c.name).collect();
     if let Some(unknown) = cases.iter().find(|case| !names.contains(case)) {
         let known = names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" ");
-        let unknown = anyhow!("there is no case `{unknown}`; there are {known}");
+        let meant = did_you_mean(unknown, names);
+        let unknown = anyhow!("there is no case `{unknown}`{meant}; there are {known}");
         return Err(wrong_usage(unknown));
     }
     let experiments = experiments.into_iter().map(|e| e.only(cases));
@@ -278,7 +318,7 @@ fn name(args: &RunArgs, experiments: &[Experiment]) -> String {
     if args.quick { format!("{name}-quick") } else { name.into() }
 }
 
-fn show(finished: &Finished, args: &RunArgs) -> anyhow::Result<()> {
+fn show(finished: &Finished, args: &RunArgs, say: Say) -> anyhow::Result<()> {
     // A file that could not be written is named below instead.
     let places = match &finished.unwritten {
         Some(_) => String::new(),
@@ -293,7 +333,7 @@ fn show(finished: &Finished, args: &RunArgs) -> anyhow::Result<()> {
         // Standard error may be closed.
         let _ = write!(std::io::stderr(), "{places}");
     } else {
-        print(&format!("{}\n{places}", terminal::render(&finished.result, args.verbose)))?;
+        print(&format!("{}\n{places}", terminal::render(&finished.result, say.verbose)))?;
     }
     if let Some(error) = &finished.ended_by {
         // A run that is not on disk cannot be continued.
@@ -332,7 +372,7 @@ fn dist_of_this_program() -> anyhow::Result<PathBuf> {
     Ok(if has_lab(dir) || !has_lab(&installed) { dir.to_path_buf() } else { installed })
 }
 
-fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
+fn report(args: &ReportArgs, say: Say) -> anyhow::Result<ExitCode> {
     check_pages(args).map_err(wrong_usage)?;
     let stored = RunResult::read(&args.result)?;
     let verdicts = stored.expectations.clone();
@@ -344,9 +384,9 @@ fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
             args.result.display()
         ));
     }
-    print(&terminal::render(&result, args.verbose))?;
+    print(&terminal::render(&result, say.verbose))?;
     if let Some(path) = &args.html {
-        html::write(&result, path, args.verbose)?;
+        html::write(&result, path, say.verbose)?;
         print(&format!("report: {}\n", path.display()))?;
     }
     if let Some(path) = &args.markdown {
@@ -388,9 +428,9 @@ fn ensure_no_measurement(page: &Path, result: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn fetch_packages(args: &FetchArgs) -> anyhow::Result<ExitCode> {
+fn fetch_packages(args: &FetchArgs, say: Say) -> anyhow::Result<ExitCode> {
     holdfast_signals::catch().context("catching signals")?;
-    fetch::everything(&args.kernels, &Progress::stderr())?;
+    fetch::everything(&args.kernels, &progress(say))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -436,9 +476,8 @@ mod tests {
         fs::write(&result, "what was measured").unwrap();
         let refused = |html: Option<&str>, markdown: Option<&str>| {
             let [html, markdown] = [html, markdown].map(|name| Some(dir.path().join(name?)));
-            let args =
-                ReportArgs { result: result.clone(), verbose: false, html, markdown, check: false };
-            report(&args).unwrap_err().to_string()
+            let args = ReportArgs { result: result.clone(), html, markdown, check: false };
+            report(&args, Say { verbose: false, quiet: false }).unwrap_err().to_string()
         };
         for measurement in ["result.json", "previous.json", "previous-2.json"] {
             assert!(refused(None, Some(measurement)).contains("that is the measurement"));

@@ -22,13 +22,12 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
+use holdfast_args::{SKIPPED, VERSION, WRONG_USAGE, parse};
 use holdfast_checks::steers;
 use holdfast_observer::ObserverError;
 
-/// Exit code: this machine, or the rights of this process, do not allow it.
-const SKIPPED: u8 = ObserverError::UNSUPPORTED;
-/// Exit code: every machine would refuse it. The same as clap's.
-const WRONG_USAGE: u8 = 2;
+// The exporter's server recognises its collector's exit code by it.
+const _: () = assert!(SKIPPED == ObserverError::UNSUPPORTED);
 
 /// A request that no machine can fulfil.
 #[derive(Debug, thiserror::Error)]
@@ -40,16 +39,37 @@ fn wrong_usage(error: impl Into<anyhow::Error>) -> anyhow::Error {
     WrongUsage(error.into()).into()
 }
 
+const AFTER_HELP: &str = "\
+The scheduler is a program of its own, scx_holdfast. `holdfast doctor` says whether
+it can run here, `scx_holdfast --help` how to start it, and `holdfast status` how
+things stand.";
+
 /// Finds, measures and removes lock-holder preemption on KVM hosts, for unmodified guests.
 ///
 /// Exit codes: 0 done, 1 failed, 2 wrong usage, 77 skipped because this machine, or the rights of
 /// this process, do not allow it. Wrong usage is an option, value, experiment or case that does not
 /// exist or is not possible. A recording or result that cannot be read is a failure.
 #[derive(Debug, Parser)]
-#[command(version, propagate_version = true, max_term_width = 100)]
+#[command(version = VERSION, propagate_version = true, max_term_width = 100)]
+#[command(after_help = AFTER_HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
+
+    #[command(flatten)]
+    say: Say,
+}
+
+/// How much is said beside the results.
+#[derive(Debug, Clone, Copy, clap::Args)]
+struct Say {
+    /// Say more: messages of libbpf, and the counters of the scheduler's decisions.
+    #[arg(long, short, global = true)]
+    verbose: bool,
+
+    /// Say only what is asked for, and what is wrong.
+    #[arg(long, short, global = true, conflicts_with = "verbose")]
+    quiet: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -75,19 +95,23 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    let Cli { command, say } = match parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
     // Errors are printed below, in a sentence each. libbpf's own lines appear on request only.
-    if std::env::var_os("LIBBPF_LOG_LEVEL").is_none() {
+    if std::env::var_os("LIBBPF_LOG_LEVEL").is_none() && !say.verbose {
         libbpf_rs::set_print(None);
     }
-    let outcome = match Cli::parse().command {
+    let outcome = match command {
         Command::Doctor(args) => doctor::main(&args),
         Command::Export(args) => export::main(&args),
-        Command::Lab(command) => lab::main(&command),
+        Command::Lab(command) => lab::main(&command, say),
         Command::Preemptions(args) => preemptions::main(&args),
-        Command::Record(args) => record::main(&args),
+        Command::Record(args) => record::main(&args, say),
         Command::Replay(args) => replay::main(&args),
-        Command::Report(args) => report::main(&args),
-        Command::Spins(args) => spins::main(&args),
+        Command::Report(args) => report::main(&args, say),
+        Command::Spins(args) => spins::main(&args, say),
         Command::Top(args) => top::main(&args),
         Command::Vms(args) => vms::main(&args),
     };

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use holdfast_args::interval;
 use holdfast_observer::Record;
 
-use crate::report::seconds;
-use crate::{outcome, output_file, print};
+use crate::{Say, outcome, output_file, print};
 
 /// Records when every vCPU loses its CPU, and the sampling clock's findings, to a Parquet file.
 ///
@@ -26,9 +26,9 @@ pub(crate) struct Args {
     )]
     output: PathBuf,
 
-    /// Seconds to record; by default until Ctrl-C.
-    #[arg(value_parser = seconds)]
-    duration: Option<f64>,
+    /// How long to record: 30s, 5m; bare numbers are seconds. By default until Ctrl-C.
+    #[arg(value_parser = interval)]
+    duration: Option<Duration>,
 
     /// Ticks of the sampling clock per second and CPU; 0 turns the clock off.
     #[arg(long, value_name = "HZ", default_value_t = 199)]
@@ -39,16 +39,18 @@ pub(crate) struct Args {
     guests: crate::btf::Args,
 }
 
-pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn main(args: &Args, say: Say) -> anyhow::Result<ExitCode> {
     let record = Record {
         path: args.output.clone(),
-        duration: args.duration.map(Duration::from_secs_f64),
+        duration: args.duration,
         frequency_hz: args.frequency,
         btf: args.guests.btf.clone(),
     };
     match record.run() {
         Ok(done) => {
-            print(&format!("{}: {done}\n", args.output.display()))?;
+            if !say.quiet {
+                print(&format!("{}: {done}\n", args.output.display()))?;
+            }
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => outcome(Err(error)),

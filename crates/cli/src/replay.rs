@@ -19,7 +19,7 @@ pub(crate) struct Args {
     json: bool,
 
     /// Also print a line for each vCPU.
-    #[arg(long, short = 'v')]
+    #[arg(long)]
     vcpus: bool,
 
     /// Print histograms of the off-CPU time of preempted lock holders.

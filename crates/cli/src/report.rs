@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `holdfast report`.
 
-use std::ops::RangeInclusive;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use holdfast_args::interval;
 use holdfast_observer::Report;
 
-use crate::outcome;
+use crate::{Say, outcome};
 
 /// Reports at intervals how much VMs lose to preempted lock holders, under any scheduler.
 ///
@@ -21,9 +21,9 @@ use crate::outcome;
 /// exits per second. `-` means not known.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Seconds between reports.
-    #[arg(default_value_t = 1.0, value_parser = seconds)]
-    interval: f64,
+    /// Time between reports: 100ms, 5s, 1m; bare numbers are seconds.
+    #[arg(default_value = "5s", value_parser = interval)]
+    interval: Duration,
 
     /// Number of reports; by default until Ctrl-C.
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     json: bool,
 
     /// Also print a line for each vCPU.
-    #[arg(long, short = 'v')]
+    #[arg(long)]
     vcpus: bool,
 
     /// Print histograms of the off-CPU time of preempted lock holders.
@@ -50,22 +50,11 @@ pub(crate) struct Args {
     guests: crate::btf::Args,
 }
 
-/// A number of seconds that a person can wait.
-pub(crate) fn seconds(text: &str) -> Result<f64, String> {
-    seconds_within(0.01..=86_400.0, text)
-}
-
-pub(crate) fn seconds_within(range: RangeInclusive<f64>, text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
-    let fits = range.contains(&seconds);
-    let (least, most) = range.into_inner();
-    if fits { Ok(seconds) } else { Err(format!("seconds have to be from {least} to {most}")) }
-}
-
-pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn main(args: &Args, say: Say) -> anyhow::Result<ExitCode> {
     let report = Report {
-        interval: Duration::from_secs_f64(args.interval),
+        interval: args.interval,
         count: args.count,
+        quiet: say.quiet,
         json: args.json,
         vcpus: args.vcpus,
         histogram: args.histogram,

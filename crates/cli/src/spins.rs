@@ -4,10 +4,10 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use holdfast_args::interval;
 use holdfast_observer::Spins;
 
-use crate::outcome;
-use crate::report::seconds;
+use crate::{Say, outcome};
 
 /// Shows how long this kernel waits for its own contended locks: in a guest, or on bare metal.
 ///
@@ -16,9 +16,10 @@ use crate::report::seconds;
 /// CAP_PERFMON), on Linux 5.19 or later with BTF.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Seconds between reports; by default one report at Ctrl-C.
-    #[arg(value_parser = seconds)]
-    interval: Option<f64>,
+    /// Time between reports: 100ms, 5s, 1m; bare numbers are seconds. By default one report, at
+    /// Ctrl-C.
+    #[arg(value_parser = interval)]
+    interval: Option<Duration>,
 
     /// Number of reports; by default until Ctrl-C.
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
@@ -33,10 +34,11 @@ pub(crate) struct Args {
     all: bool,
 }
 
-pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn main(args: &Args, say: Say) -> anyhow::Result<ExitCode> {
     let spins = Spins {
-        interval: args.interval.map(Duration::from_secs_f64),
+        interval: args.interval,
         count: args.count,
+        quiet: say.quiet,
         json: args.json,
         all: args.all,
     };

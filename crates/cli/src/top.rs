@@ -4,8 +4,9 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use holdfast_args::interval;
+
 use crate::outcome;
-use crate::report::seconds;
 
 /// Shows live how much VMs lose to preempted lock holders, the VM that loses most first.
 ///
@@ -13,9 +14,9 @@ use crate::report::seconds;
 /// report`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Seconds between updates.
-    #[arg(default_value_t = 2.0, value_parser = seconds)]
-    interval: f64,
+    /// Time between updates: 500ms, 2s, 1m; bare numbers are seconds.
+    #[arg(default_value = "2s", value_parser = interval)]
+    interval: Duration,
 
     /// Ticks of the sampling clock per second and CPU; 0 leaves WAIT% and LHP% empty.
     #[arg(long, value_name = "HZ", default_value_t = 199)]
@@ -27,6 +28,5 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    let interval = Duration::from_secs_f64(args.interval);
-    outcome(holdfast_observer::top(interval, args.frequency, &args.guests.btf))
+    outcome(holdfast_observer::top(args.interval, args.frequency, &args.guests.btf))
 }

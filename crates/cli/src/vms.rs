@@ -4,8 +4,9 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use holdfast_args::time_within;
+
 use crate::print;
-use crate::report::seconds_within;
 
 /// Lists the VMs of this host, their vCPUs, and whether their guest kernels can be read.
 ///
@@ -19,20 +20,20 @@ pub(crate) struct Args {
     json: bool,
 
     /// Also print a line for each vCPU.
-    #[arg(long, short = 'v', conflicts_with = "json")]
+    #[arg(long, conflicts_with = "json")]
     vcpus: bool,
 
-    /// Longest time to wait for vCPUs to run, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 3.0, value_parser = wait)]
-    wait: f64,
+    /// Longest time to wait for vCPUs to run: 500ms, 3s, 1m; bare numbers are seconds.
+    #[arg(long, value_name = "TIME", default_value = "3s")]
+    #[arg(value_parser = time_within(Duration::ZERO..=Duration::from_secs(3600)))]
+    wait: Duration,
 
     #[command(flatten)]
     guests: crate::btf::Args,
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    let wait = Duration::from_secs_f64(args.wait);
-    let vms = match holdfast_observer::list_vms(wait, &args.guests.btf) {
+    let vms = match holdfast_observer::list_vms(args.wait, &args.guests.btf) {
         Ok(vms) => vms,
         Err(error) => return crate::outcome(Err(error)),
     };
@@ -44,8 +45,4 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
         print(&vms.to_string())?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn wait(text: &str) -> Result<f64, String> {
-    seconds_within(0.0..=3600.0, text)
 }

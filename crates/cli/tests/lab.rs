@@ -175,7 +175,7 @@ fn a_contender_that_is_no_program_is_noticed_before_anything_is_booted() {
         std::fs::write(&path, SMOKE.replace("scx_holdfast", command)).unwrap();
         let out = dir.path().join("out");
         let [path, out, dist] = [&path, &out, &dist].map(|path| path.to_str().unwrap());
-        let output = holdfast(&["lab", "run", path, "--out", out, "--dist", dist]);
+        let output = holdfast(&["lab", "run", path, "--output", out, "--dist", dist]);
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains(hint) && said.contains(command), "{said}");

@@ -77,7 +77,8 @@ pub enum CampaignError {
     Namesakes(String),
     /// Another run uses the directory.
     #[error(
-        "another run is writing to {}; wait until it ends, or choose another directory with --out",
+        "another run is writing to {}; wait until it ends, or choose another directory with \
+         --output",
         .0.display()
     )]
     Busy(PathBuf),

@@ -29,6 +29,8 @@ pub struct Report {
     pub interval: Duration,
     /// Number of reports; until interrupted if None.
     pub count: Option<u64>,
+    /// Do not say what is watched.
+    pub quiet: bool,
     /// JSON Lines instead of a table.
     pub json: bool,
     /// Also a line for each vCPU.
@@ -51,7 +53,7 @@ impl Report {
         observer.settle()?;
         let mut out = io::stdout().lock();
         let written = |source| ObserverError::Io { action: "write the report", source };
-        if !self.json {
+        if !self.json && !self.quiet {
             let first = format!(
                 "Watching vCPUs lose their CPUs, every {:?}. Ctrl-C ends it.\n",
                 self.interval
@@ -233,6 +235,7 @@ mod tests {
     const REPORT: Report = Report {
         interval: Duration::from_secs(1),
         count: None,
+        quiet: false,
         json: false,
         vcpus: true,
         histogram: true,

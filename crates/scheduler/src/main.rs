@@ -24,14 +24,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use crossbeam::channel::{Receiver, Sender, bounded, select};
+use holdfast_args::{SKIPPED, VERSION};
 use holdfast_bpf::{Discovery, with_last_words};
 use holdfast_checks::{Host, MAX_CPUS, MAX_LLCS, Purpose};
 use libbpf_rs::{MapCore, MapFlags, OpenObject, PrintLevel, set_print};
 use log::{debug, info, warn};
 use scx_stats::prelude::*;
 use scx_utils::{
-    NR_CPU_IDS, ScxExitKind, Topology, UEI_DUMP_PTR_MUTEX, UserExitInfo, build_id, compat,
-    scx_ops_attach, scx_ops_load, scx_ops_open, uei_exited,
+    NR_CPU_IDS, ScxExitKind, Topology, UEI_DUMP_PTR_MUTEX, UserExitInfo, compat, scx_ops_attach,
+    scx_ops_load, scx_ops_open, uei_exited,
 };
 
 use crate::bpf_skel::{BpfSkel, BpfSkelBuilder};
@@ -52,9 +53,6 @@ const TOPOLOGY_RETRY: Duration = Duration::from_millis(100);
 
 const NO_VCPUS: &str =
     "cannot find vCPUs (holdfast doctor may know why; --no-guest-knowledge goes without)";
-
-/// Exit code if nothing was loaded, because this host cannot do it or it would be dangerous.
-const REFUSED: u8 = 77;
 
 // The checks are built without BPF.
 const _: () = assert!(MAX_CPUS == bpf_intf::HF_MAX_CPUS as usize);
@@ -79,7 +77,7 @@ impl<'a> Scheduler<'a> {
         shutdown: &AtomicBool,
     ) -> Result<Option<Self>> {
         preflight::check(&Host::this(), purpose(opts))?;
-        info!("{SCHEDULER_NAME} {}", build_id::full_version(env!("CARGO_PKG_VERSION")));
+        info!("{SCHEDULER_NAME} {VERSION}");
 
         let discovery = if opts.no_guest_knowledge {
             None
@@ -418,8 +416,12 @@ impl Drop for Scheduler<'_> {
     }
 }
 
-fn init_logging(verbose: bool) -> Result<()> {
-    let level = if verbose { simplelog::LevelFilter::Debug } else { simplelog::LevelFilter::Info };
+fn init_logging(opts: &Opts) -> Result<()> {
+    let level = match (opts.verbose, opts.quiet) {
+        (true, _) => simplelog::LevelFilter::Debug,
+        (_, true) => simplelog::LevelFilter::Warn,
+        _ => simplelog::LevelFilter::Info,
+    };
     let mut config = simplelog::ConfigBuilder::new();
     config
         .set_time_level(simplelog::LevelFilter::Error)
@@ -428,7 +430,7 @@ fn init_logging(verbose: bool) -> Result<()> {
         .set_thread_level(simplelog::LevelFilter::Off);
     simplelog::WriteLogger::init(level, config.build(), stderr::Stderr)?;
     // Errors are reported in a sentence; libbpf's own lines are for --verbose.
-    set_print(if verbose { Some((PrintLevel::Debug, log_libbpf)) } else { None });
+    set_print(if opts.verbose { Some((PrintLevel::Debug, log_libbpf)) } else { None });
     Ok(())
 }
 
@@ -443,13 +445,17 @@ fn log_libbpf(level: PrintLevel, message: String) {
 }
 
 fn main() -> ExitCode {
-    match run(&Opts::read()) {
+    let opts = match Opts::read() {
+        Ok(opts) => opts,
+        Err(code) => return code,
+    };
+    match run(&opts) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if reader_has_left(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // An error that cannot be written changes nothing about the exit code.
             let _ = writeln!(stderr::Stderr, "{SCHEDULER_NAME}: {}", preflight::chain(&error));
-            if error.is::<Refusal>() { ExitCode::from(REFUSED) } else { ExitCode::FAILURE }
+            if error.is::<Refusal>() { ExitCode::from(SKIPPED) } else { ExitCode::FAILURE }
         }
     }
 }
@@ -463,16 +469,11 @@ fn reader_has_left(error: &anyhow::Error) -> bool {
 const NO_HANDLER: &str = "cannot install the signal handler";
 
 fn run(opts: &Opts) -> Result<()> {
-    if opts.version {
-        let version = build_id::full_version(env!("CARGO_PKG_VERSION"));
-        writeln!(std::io::stdout(), "{SCHEDULER_NAME} {version}")?;
-        return Ok(());
-    }
     if opts.help_stats {
         stats::server_data().describe_meta(&mut std::io::stdout(), None)?;
         return Ok(());
     }
-    init_logging(opts.verbose)?;
+    init_logging(opts)?;
 
     if let Some(interval) = opts.monitor {
         // Wherever it waits.

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The command line.
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, value_parser};
+use holdfast_args::{parse, time_within};
 use holdfast_bpf::BtfFiles;
 use holdfast_policy::Params;
 use scx_utils::libbpf_clap_opts::LibbpfOpts;
@@ -20,6 +22,7 @@ use scx_utils::libbpf_clap_opts::LibbpfOpts;
 /// 2 wrong usage, 77 refused by this host, or for want of privileges: nothing was loaded. `holdfast
 /// doctor` shows what is checked before.
 #[derive(Debug, Parser)]
+#[clap(version = holdfast_args::VERSION)]
 pub(crate) struct Opts {
     /// Slice: how long a task may run while others wait, in us, 100 to 20000. The kernel ends a
     /// scheduler under which a task waits for 30 s: with 20000 that takes 1500 tasks on one CPU.
@@ -123,21 +126,22 @@ pub(crate) struct Opts {
     #[clap(long, conflicts_with_all = ["stats", "monitor"])]
     pub(crate) check: bool,
 
-    /// Report statistics every so many seconds.
-    #[clap(long, value_name = "SECONDS", value_parser = parse_interval, conflicts_with = "monitor")]
+    /// Report statistics at this interval: 100ms, 5s, 1m; bare numbers are seconds.
+    #[clap(long, value_name = "INTERVAL", value_parser = parse_interval)]
+    #[clap(conflicts_with = "monitor")]
     pub(crate) stats: Option<Duration>,
 
-    /// Report statistics of a running scx_holdfast every so many seconds, and start none.
-    #[clap(long, value_name = "SECONDS", value_parser = parse_interval)]
+    /// Report statistics of a running scx_holdfast at this interval, and start none.
+    #[clap(long, value_name = "INTERVAL", value_parser = parse_interval)]
     pub(crate) monitor: Option<Duration>,
 
     /// Say more, including the messages of libbpf.
     #[clap(short = 'v', long)]
     pub(crate) verbose: bool,
 
-    /// Print the version and exit.
-    #[clap(short = 'V', long)]
-    pub(crate) version: bool,
+    /// Say only what is wrong.
+    #[clap(short = 'q', long, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
 
     /// Describe the statistics and exit.
     #[clap(long)]
@@ -148,18 +152,14 @@ pub(crate) struct Opts {
 }
 
 fn parse_interval(arg: &str) -> Result<Duration, String> {
-    let seconds: f64 = arg.parse().map_err(|err| format!("{err}"))?;
-    if !(0.1..=86400.0).contains(&seconds) {
-        return Err("give a number of seconds from 0.1 to 86400".into());
-    }
-    Ok(Duration::from_secs_f64(seconds))
+    time_within(Duration::from_millis(100)..=Duration::from_secs(86_400))(arg)
 }
 
 impl Opts {
     /// Reads the command line. Ends the process with a usage error if options contradict each
-    /// other.
-    pub(crate) fn read() -> Self {
-        let opts = Self::parse();
+    /// other. An error is the exit code after what was asked for, or is wrong, is printed.
+    pub(crate) fn read() -> Result<Self, ExitCode> {
+        let opts: Self = parse()?;
         if opts.grace_step_us > opts.grace_max_us {
             let (step, max) = (opts.grace_step_us, opts.grace_max_us);
             let why = format!("--grace-step-us ({step}) has to be at most --grace-max-us ({max})");
@@ -171,7 +171,7 @@ impl Opts {
             let why = format!("--btf-custom-path {path}: {err}");
             Self::command().error(ErrorKind::ValueValidation, why).exit();
         }
-        opts
+        Ok(opts)
     }
 
     pub(crate) fn params(&self) -> Params {

@@ -34,6 +34,19 @@ fn checks_for_every_kernel_function_that_the_bpf_part_needs() {
     assert_eq!(needed, checked, "REQUIRED_KFUNCS of holdfast-checks lists these");
 }
 
+#[test]
+fn an_interval_has_a_unit_or_is_in_seconds() {
+    let interval = |text| Opts::try_parse_from(["scx_holdfast", "--stats", text]);
+    for (text, ms) in [("100ms", 100), ("5s", 5000), ("1m", 60_000), ("2", 2000)] {
+        let expected = Some(std::time::Duration::from_millis(ms));
+        assert_eq!(interval(text).unwrap().stats, expected, "{text}");
+    }
+    for (text, why) in [("x", "give 100ms, 5s or 1m"), ("10ms", "from 100ms to 1day")] {
+        let said = interval(text).unwrap_err().to_string();
+        assert!(said.contains(why), "{text}: {said}");
+    }
+}
+
 /// Opening an object works without the kernel.
 #[test]
 fn checks_for_as_many_cgroups_as_the_bpf_part_has_room_for() {

@@ -59,6 +59,7 @@ impl Replay {
             let report = Report {
                 interval: Duration::ZERO,
                 count: None,
+                quiet: false,
                 json: false,
                 vcpus: self.vcpus,
                 histogram: self.histogram,

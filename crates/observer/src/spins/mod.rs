@@ -24,6 +24,8 @@ pub struct Spins {
     pub interval: Option<Duration>,
     /// Number of reports; until interrupted if None.
     pub count: Option<u64>,
+    /// Do not say what is traced.
+    pub quiet: bool,
     /// JSON Lines.
     pub json: bool,
     /// Also locks other than spinlocks.
@@ -44,7 +46,7 @@ impl Spins {
         stop::on_signals()?;
         let tsc_hz = tsc_hz();
         let mut out = io::stdout().lock();
-        if !self.json {
+        if !self.json && !self.quiet {
             let first = "Tracing waits for this kernel's contended locks. Ctrl-C ends it.\n";
             if !show(&mut out, first)? {
                 return Ok(());
