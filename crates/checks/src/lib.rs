@@ -20,7 +20,7 @@ pub use enabling::MAX_CGROUPS;
 pub use host::Host;
 pub use kernel::REQUIRED_KFUNCS;
 pub use privileges::foreign_pid_namespace;
-pub use report::{Check, Report, Verdict};
+pub use report::{Check, Group, Report, Verdict};
 pub use schedulers::loaded as loaded_scheduler;
 pub use text::steers;
 pub use topology::{MAX_CPUS, MAX_LLCS};
@@ -84,8 +84,9 @@ pub const SPINS_PROGRAMS: &str = "spins-programs";
 /// Whether it accepts those of `scx_holdfast`.
 pub const SCHEDULER_PROGRAMS: &str = "scheduler-programs";
 
-/// Names of the checks that observing guests, without scheduling them, depends on.
-const LOOKING: [&str; 11] = [
+/// Names of the checks that observing guests, without scheduling them, depends on. Those that
+/// scheduling depends on, too, are among them.
+const OBSERVING: [&str; 11] = [
     "privileges",
     "kernel-btf",
     "bpf-jit",
@@ -101,6 +102,9 @@ const LOOKING: [&str; 11] = [
 
 /// Names of the checks that do not concern scheduling.
 const OF_OBSERVERS: [&str; 2] = [OBSERVER_PROGRAMS, SPINS_PROGRAMS];
+
+/// Names of the checks that nothing depends on but a few vCPUs, or one command.
+const ADVISING: [&str; 3] = ["realtime-vcpus", "pause-exits", SPINS_PROGRAMS];
 
 /// Every check.
 pub fn all(host: &Host) -> Report {

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 
 use crate::text::printable;
@@ -21,6 +22,18 @@ pub enum Verdict {
     Fail,
 }
 
+impl Verdict {
+    fn style(self) -> Style {
+        let colour = match self {
+            Self::Skip => return Style::new().dimmed(),
+            Self::Ok => AnsiColor::Green,
+            Self::Warn => AnsiColor::Yellow,
+            Self::Fail => AnsiColor::Red,
+        };
+        Style::new().fg_color(Some(colour.into()))
+    }
+}
+
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -32,14 +45,54 @@ impl fmt::Display for Verdict {
     }
 }
 
+/// The use of Holdfast that a check is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Group {
+    /// Observing VMs, and scheduling them, too.
+    Observe,
+    /// Scheduling them.
+    Schedule,
+    /// Neither depends on it.
+    Advice,
+}
+
+impl Group {
+    /// Every group, in the order in which reports show them.
+    pub const ALL: [Self; 3] = [Self::Observe, Self::Schedule, Self::Advice];
+
+    fn of(check: &str) -> Self {
+        match check {
+            name if crate::OBSERVING.contains(&name) => Self::Observe,
+            name if crate::ADVISING.contains(&name) => Self::Advice,
+            _ => Self::Schedule,
+        }
+    }
+}
+
+impl fmt::Display for Group {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Observe => "Observe VMs: holdfast vms, report, top, record, export",
+            Self::Schedule => "Schedule them: scx_holdfast",
+            Self::Advice => "Worth knowing",
+        })
+    }
+}
+
 /// Columns of a terminal.
 const WIDTH: usize = 79;
+
+/// Columns of a verdict.
+const VERDICT_LEN: usize = 5;
 
 /// One check and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Check {
     /// Name, stable across versions: lower case, words joined by hyphens.
     pub name: &'static str,
+    /// What it is for.
+    pub group: Group,
     /// Outcome.
     pub verdict: Verdict,
     /// The finding.
@@ -53,7 +106,13 @@ impl Check {
     /// Users choose the names of processes and control groups, so the finding is made safe to print
     /// here.
     pub fn ok(name: &'static str, found: impl Into<String>) -> Self {
-        Self { name, verdict: Verdict::Ok, found: printable(&found.into()), advice: None }
+        Self {
+            name,
+            group: Group::of(name),
+            verdict: Verdict::Ok,
+            found: printable(&found.into()),
+            advice: None,
+        }
     }
 
     /// A check that had nothing to check, and the reason.
@@ -105,6 +164,11 @@ impl Report {
         self.checks.push(check);
     }
 
+    /// The same without the checks that `keep` rejects.
+    pub fn filtered(self, keep: impl Fn(&Check) -> bool) -> Self {
+        Self::new(self.checks.into_iter().filter(|check| keep(check)))
+    }
+
     /// Did no check fail?
     pub fn passed(&self) -> bool {
         self.verdict < Verdict::Fail
@@ -117,7 +181,7 @@ impl Report {
 
     /// The checks whose outcome makes observing guests impossible, under any scheduler.
     pub fn blind(&self) -> impl Iterator<Item = &Check> {
-        let checks = self.checks.iter().filter(|check| crate::LOOKING.contains(&check.name));
+        let checks = self.checks.iter().filter(|check| crate::OBSERVING.contains(&check.name));
         // Among these checks, `warn` means that there is nothing to observe.
         checks.filter(|check| check.verdict >= Verdict::Warn)
     }
@@ -146,13 +210,32 @@ fn hang(head: &str, text: &str) -> String {
     )
 }
 
+/// Checks by their uses; `{:#}`: in colours.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for check in &self.checks {
-            let head = format!("{:<5} {:<18} ", check.verdict, check.name);
-            writeln!(f, "{}", hang(&head, &check.found))?;
-            if let Some(advice) = &check.advice {
-                writeln!(f, "{}", hang(&format!("{:25}-> ", ""), advice))?;
+        let is_coloured = f.alternate();
+        let style = |style: Style| if is_coloured { style } else { Style::new() };
+        let (bold, advice_style) = (style(Style::new().bold()), style(Style::new().dimmed()));
+        let groups = Group::ALL.map(|group| {
+            (group, self.checks.iter().filter(move |check| check.group == group).peekable())
+        });
+        let mut blank = "";
+        for (group, mut checks) in groups {
+            if checks.peek().is_none() {
+                continue;
+            }
+            writeln!(f, "{blank}{bold}{group}{bold:#}")?;
+            blank = "\n";
+            for check in checks {
+                let head = format!("{:<5} {:<18} ", check.verdict, check.name);
+                let text = hang(&head, &check.found);
+                let (verdict, rest) = text.split_at(VERDICT_LEN);
+                let colour = style(check.verdict.style());
+                writeln!(f, "{colour}{verdict}{colour:#}{rest}")?;
+                if let Some(advice) = &check.advice {
+                    let text = hang(&format!("{:25}-> ", ""), advice);
+                    writeln!(f, "{advice_style}{text}{advice_style:#}")?;
+                }
             }
         }
         Ok(())

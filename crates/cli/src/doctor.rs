@@ -5,67 +5,137 @@ mod programs;
 
 use std::process::ExitCode;
 
-use holdfast_checks::{Check, Host, Report, SCHEDULER_PROGRAMS, SPINS_PROGRAMS, Verdict, all};
+use clap::ValueEnum;
+use holdfast_checks::{
+    Check, Group, Host, OBSERVER_PROGRAMS, Report, SCHEDULER_PROGRAMS, SPINS_PROGRAMS, Verdict,
+    all, loaded_scheduler,
+};
 
-use crate::print;
+use crate::{Say, print, print_styled};
 
 /// Checks whether Holdfast can observe VMs on this host and run scx_holdfast, and says what to fix.
 ///
 /// Changes nothing: the kernel verifies the BPF programs, and none is attached. `scx_holdfast`
 /// makes the same checks before it loads, and refuses to load if one fails. `warn` marks things
-/// that work, but not as well as they could. Exits with 0 if no check fails, else with 1.
+/// that work, but not as well as they could. Exits with 0 if no check fails, else with 1; with
+/// --for, only what that use depends on is checked, and counts.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+EXAMPLES
+  holdfast doctor                                  # everything, and what to do next
+  holdfast doctor --for observe && holdfast top    # top only where it can work
+  holdfast doctor --for schedule --quiet           # a gate for a script: the exit code alone
+  holdfast doctor --json | jq '.checks[] | select(.verdict == \"fail\")'")]
 pub(crate) struct Args {
+    /// Check for one use only: the exit code says whether it works here.
+    #[arg(long = "for", value_name = "USE")]
+    wanted: Option<Use>,
+
     /// Print one JSON object of schema holdfast.doctor/1.
     #[arg(long)]
     json: bool,
 }
 
-pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut report = all(&Host::this());
-    programs::try_all(&mut report);
-    if args.json {
-        print(&format!("{}\n", serde_json::to_string(&report)?))?;
-    } else {
-        print(&format!("{report}\n{}", conclusions(&report)))?;
-    }
-    Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+/// A use of Holdfast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Use {
+    /// Observing VMs, under any scheduler.
+    Observe,
+    /// Running scx_holdfast.
+    Schedule,
 }
 
-/// The conclusions: one line for each use of Holdfast that the checks allow or forbid.
-fn conclusions(report: &Report) -> String {
+impl Use {
+    /// Does it depend on this check?
+    fn depends_on(self, check: &Check) -> bool {
+        match self {
+            Self::Observe => check.group == Group::Observe,
+            Self::Schedule => check.group != Group::Advice && check.name != OBSERVER_PROGRAMS,
+        }
+    }
+}
+
+pub(crate) fn main(args: &Args, say: Say) -> anyhow::Result<ExitCode> {
+    let mut report = all(&Host::this());
+    if let Some(wanted) = args.wanted {
+        report = report.filtered(|check| wanted.depends_on(check));
+    }
+    let is_wanted = |name| {
+        let check = Check::ok(name, "");
+        args.wanted.is_none_or(|wanted| wanted.depends_on(&check))
+    };
+    programs::try_all(&mut report, &is_wanted);
+    if args.json {
+        print(&format!("{}\n", serde_json::to_string(&report)?))?;
+    } else if !say.quiet {
+        print_styled(&format!("{report:#}\n{}", conclusions(&report, args.wanted)))?;
+    }
+    let works = match args.wanted {
+        None => report.passed(),
+        Some(Use::Observe) => report.blind().next().is_none(),
+        Some(Use::Schedule) => report.unschedulable().next().is_none(),
+    };
+    Ok(if works { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The conclusions: one line for each use of Holdfast that the checks allow or forbid, and what to
+/// do next.
+fn conclusions(report: &Report, wanted: Option<Use>) -> String {
     let named =
-        |checks: Vec<&Check>| checks.iter().map(|check| check.name).collect::<Vec<_>>().join(", ");
-    let looking = "Observing VMs (holdfast vms, report, top, ...)";
-    let looking = match report.blind().collect::<Vec<_>>() {
-        blind if blind.is_empty() => format!("{looking}: nothing that it needs is missing."),
-        blind => format!("{looking} fails here, or shows no VM: {}.", named(blind)),
-    };
-    let spins = match report.verdict_of(SPINS_PROGRAMS) {
-        Some(Verdict::Fail) => format!("holdfast spins does not work here: {SPINS_PROGRAMS}.\n"),
-        _ => String::new(),
-    };
-    let scheduling = match report.unschedulable().collect::<Vec<_>>() {
-        failed if !failed.is_empty() => {
-            format!(
-                "scx_holdfast would not run here: {}; the lines marked -> say how to fix it.",
-                named(failed)
-            )
+        |checks: &[&Check]| checks.iter().map(|check| check.name).collect::<Vec<_>>().join(", ");
+    let blind: Vec<_> = report.blind().collect();
+    let unschedulable: Vec<_> = report.unschedulable().collect();
+    let mut text = String::new();
+    let mut say = |line: &str| text.extend([&fill(line), "\n"]);
+    if wanted != Some(Use::Schedule) {
+        match &blind[..] {
+            [] => say("VMs can be observed here."),
+            blind => say(&format!("Observing VMs fails here, or shows no VM: {}.", named(blind))),
         }
-        _ if report.verdict_of(SCHEDULER_PROGRAMS) == Some(Verdict::Ok) => {
-            "scx_holdfast can run here.".into()
+        if report.verdict_of(SPINS_PROGRAMS) == Some(Verdict::Fail) {
+            say(&format!("holdfast spins does not work here: {SPINS_PROGRAMS}."));
         }
-        _ => format!(
-            "scx_holdfast may run here: all other checks passed, but {SCHEDULER_PROGRAMS} was not \
-             made."
-        ),
-    };
-    format!("{looking}\n{spins}{scheduling}\n")
+    }
+    let tried = report.verdict_of(SCHEDULER_PROGRAMS) == Some(Verdict::Ok);
+    if wanted != Some(Use::Observe) {
+        match &unschedulable[..] {
+            [] if tried => say("scx_holdfast can run here."),
+            [] => say(&format!(
+                "scx_holdfast may run here: all other checks passed, but {SCHEDULER_PROGRAMS} was \
+                 not made."
+            )),
+            failed => say(&format!("scx_holdfast would not run here: {}.", named(failed))),
+        }
+    }
+    let loaded = loaded_scheduler(&Host::this()).unwrap_or_default();
+    let again = "do what the lines marked -> say, and run `holdfast doctor` again.";
+    say(&match (wanted, &blind[..], &unschedulable[..]) {
+        (None | Some(Use::Observe), [_, ..], _) => format!("Next: {again}"),
+        (Some(Use::Observe), ..) | (None, [], [_, ..]) if loaded.starts_with("holdfast") => {
+            "Next: `holdfast status`; scx_holdfast is loaded.".into()
+        }
+        (Some(Use::Observe), ..) => "Next: `holdfast report 60 5` tells what VMs lose.".into(),
+        (None, [], [_, ..]) => {
+            format!("Next: `holdfast report 60 5` tells what VMs lose. To schedule them, {again}")
+        }
+        (_, _, [_, ..]) => format!("Next: {again}"),
+        (Some(Use::Schedule), ..) => {
+            "Next: `timeout -s INT 600 scx_holdfast --stats 10s` tries it for ten minutes.".into()
+        }
+        (None, ..) => "Next: `holdfast report 60 5` tells what VMs lose, and `timeout -s INT 600 \
+                       scx_holdfast --stats 10s` tries the scheduler for ten minutes."
+            .into(),
+    });
+    text
+}
+
+fn fill(text: &str) -> String {
+    textwrap::fill(text, textwrap::Options::new(79).break_words(false))
 }
 
 #[cfg(test)]
 mod tests {
-    use holdfast_checks::{DISCOVERY_PROGRAMS, OBSERVER_PROGRAMS};
+    use holdfast_checks::DISCOVERY_PROGRAMS;
 
     use super::*;
 
@@ -86,19 +156,16 @@ mod tests {
 
     #[test]
     fn a_program_that_does_not_load_rules_out_the_commands_that_need_it() {
-        let said = |checks: &[Check]| conclusions(&report(checks));
+        let said = |checks: &[Check]| conclusions(&report(checks), None);
         let all = said(&[ok(DISCOVERY_PROGRAMS), ok(OBSERVER_PROGRAMS), ok(SCHEDULER_PROGRAMS)]);
-        assert!(
-            all.contains("nothing that it needs is missing") && all.contains("can run here"),
-            "{all}"
-        );
+        assert!(all.contains("VMs can be observed here") && all.contains("can run here"), "{all}");
 
         let none = said(&[fail(DISCOVERY_PROGRAMS), ok(OBSERVER_PROGRAMS)]);
         assert!(
             none.contains(&format!("fails here, or shows no VM: {DISCOVERY_PROGRAMS}")),
             "{none}"
         );
-        assert!(none.contains(&format!("would not run here: {DISCOVERY_PROGRAMS};")), "{none}");
+        assert!(none.contains(&format!("would not run here: {DISCOVERY_PROGRAMS}.")), "{none}");
 
         let scheduling =
             said(&[ok(SCHEDULER_PROGRAMS), fail(OBSERVER_PROGRAMS), fail(SPINS_PROGRAMS)]);
@@ -108,8 +175,41 @@ mod tests {
     }
 
     #[test]
+    fn the_last_line_says_what_to_do_next() {
+        let last = |checks: &[Check], wanted| {
+            let said = conclusions(&report(checks), wanted);
+            said[said.rfind("Next: ").unwrap()..].replace('\n', " ")
+        };
+        let all = [ok(OBSERVER_PROGRAMS), ok(SCHEDULER_PROGRAMS)];
+        assert!(last(&all, None).contains("report 60 5` tells what VMs lose, and `timeout"));
+        assert!(last(&all, Some(Use::Observe)).ends_with("lose. "));
+        assert!(last(&all, Some(Use::Schedule)).contains("tries it for ten minutes"));
+        let blind = [fail(OBSERVER_PROGRAMS), ok(SCHEDULER_PROGRAMS)];
+        assert!(last(&blind, None).starts_with("Next: do what the lines marked ->"));
+        let stock = [ok(OBSERVER_PROGRAMS), fail(SCHEDULER_PROGRAMS)];
+        assert!(last(&stock, None).contains("To schedule them, do what"));
+        assert!(last(&stock, Some(Use::Schedule)).starts_with("Next: do what"));
+    }
+
+    #[test]
+    fn each_use_depends_on_its_checks() {
+        for (name, observe, schedule) in [
+            ("privileges", true, true),
+            ("sched-ext", false, true),
+            ("pause-exits", false, false),
+            (OBSERVER_PROGRAMS, true, false),
+            (SCHEDULER_PROGRAMS, false, true),
+            (DISCOVERY_PROGRAMS, true, true),
+            (SPINS_PROGRAMS, false, false),
+        ] {
+            let depends = [Use::Observe, Use::Schedule].map(|of| of.depends_on(&ok(name)));
+            assert_eq!(depends, [observe, schedule], "{name}");
+        }
+    }
+
+    #[test]
     fn a_check_that_was_skipped_is_not_reported_as_passed() {
-        let said = conclusions(&report(&[Check::skip(SCHEDULER_PROGRAMS, "not tried")]));
+        let said = conclusions(&report(&[Check::skip(SCHEDULER_PROGRAMS, "not tried")]), None);
         assert!(said.contains("may run here") && !said.contains("can run here"), "{said}");
     }
 }

@@ -104,7 +104,7 @@ fn main() -> ExitCode {
         libbpf_rs::set_print(None);
     }
     let outcome = match command {
-        Command::Doctor(args) => doctor::main(&args),
+        Command::Doctor(args) => doctor::main(&args, say),
         Command::Export(args) => export::main(&args),
         Command::Lab(command) => lab::main(&command, say),
         Command::Preemptions(args) => preemptions::main(&args),
@@ -125,6 +125,16 @@ fn main() -> ExitCode {
 fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(harmless(text).as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.context("cannot write to standard output"),
+    }
+}
+
+/// Writes text with colours and without anything else that steers a terminal. Pipes, files and
+/// terminals of users that set NO_COLOR get no colours.
+fn print_styled(text: &str) -> anyhow::Result<()> {
+    let mut out = anstream::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         other => other.context("cannot write to standard output"),
     }

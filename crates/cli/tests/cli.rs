@@ -64,6 +64,59 @@ fn wrong_usage_is_2() {
     }
 }
 
+#[test]
+fn times_have_units_and_what_is_no_time_is_refused_with_examples() {
+    for args in [&["report", "soon"][..], &["record", "5 parsecs"], &["vms", "--wait", "x"]] {
+        let output = holdfast(args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains("give 100ms, 5s or 1m; bare numbers are seconds"), "{said}");
+    }
+    // Their times are accepted, and then the files are missing.
+    for time in ["100ms", "5s", "1m", "5", "0.5"] {
+        for command in ["report", "top", "record"] {
+            let said = text(&holdfast(&[command, time, "--btf", "/nonexist"]).stderr);
+            assert!(said.contains("cannot read /nonexist"), "{command} {time}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_misspelt_name_gets_a_suggestion() {
+    for (args, meant) in [
+        (&["reprot"][..], "'report'"),
+        (&["lab", "run", "demmo"], "did you mean `demo`?"),
+        (&["lab", "run", "demo", "--case", "lokc"], "did you mean `lock`?"),
+    ] {
+        let output = holdfast(args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(meant), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn help_names_the_scheduler_and_the_version_has_the_commit() {
+    assert!(text(&holdfast(&["help"]).stdout).contains("scx_holdfast --help"));
+    let version = text(&holdfast(&["--version"]).stdout);
+    let expected = format!("holdfast {}\n", holdfast_args::VERSION);
+    assert_eq!(version, expected);
+    let commit = holdfast_args::COMMIT.unwrap_or_default();
+    assert!(version.contains(commit) && version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+}
+
+#[test]
+fn this_machine_is_disturbed_only_after_a_yes() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+    command.args(["lab", "run", "smoke", "--here"]).current_dir(dir.path());
+    let output = command.stdin(std::process::Stdio::null()).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("reloads the KVM modules") && said.contains("add --yes"), "{said}");
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is begun");
+}
+
 /// A file that cannot be read may be readable tomorrow.
 #[test]
 fn a_file_that_cannot_be_read_is_a_failure() {
@@ -182,6 +235,23 @@ fn an_error_that_cannot_be_printed_exits_with_1_too() {
     assert_eq!(command.status().unwrap().code(), Some(1));
 }
 
+#[test]
+fn help_that_cannot_be_written_is_a_failure_unless_its_reader_has_left() {
+    for args in [&["--help"][..], &["--version"], &["report", "-h"], &["help", "lab"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+        let output = command.args(args).stdout(full).output().unwrap();
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        assert!(said.contains("holdfast: cannot write to standard output: No space"), "{said}");
+
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = command.stdout(writer).output().unwrap();
+        assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+    }
+}
+
 /// An exec as another user drops the capabilities, and so the right to load programs, and nothing
 /// else.
 #[test]
@@ -225,4 +295,18 @@ fn without_permission_it_exits_with_77_and_names_the_missing_right() {
         assert!(line.starts_with("-     ") && line.contains("not tried"), "{said}");
     }
     assert!(said.contains("fails here, or shows no VM: privileges"), "{said}");
+
+    // The gate of a use: its checks alone, and an exit code.
+    for (of, wanted, other) in
+        [("observe", "vcpu-tracing", "sched-ext"), ("schedule", "sched-ext", "observer-programs")]
+    {
+        let output = run(&["doctor", "--for", of]);
+        let said = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(wanted) && !said.contains(other), "{of}: {said}");
+        assert!(said.contains("\nNext: "), "{said}");
+        let quiet = run(&["doctor", "--for", of, "--quiet"]);
+        assert_eq!((quiet.status.code(), quiet.stdout), (Some(1), Vec::new()));
+    }
+    assert!(!said.contains('\u{1b}'), "a pipe gets no colours: {said}");
 }

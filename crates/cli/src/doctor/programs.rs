@@ -23,8 +23,8 @@ const MESSAGES_MAX: usize = 64 << 10;
 /// Longest that loading the scheduler may take; an emulated host takes tens of seconds.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// Tries each program whose prerequisites have passed.
-pub(super) fn try_all(report: &mut Report) {
+/// Tries each wanted program whose prerequisites have passed.
+pub(super) fn try_all(report: &mut Report, is_wanted: &dyn Fn(&'static str) -> bool) {
     const BPF: [&str; 2] = ["privileges", "kernel-btf"];
     const KVM: [&str; 7] =
         ["privileges", "kernel-btf", "bpf-jit", "lockdown", "kvm", "vcpu-tracing", "pid-namespace"];
@@ -34,12 +34,15 @@ pub(super) fn try_all(report: &mut Report) {
         (OBSERVER_PROGRAMS, &KVM, Observer::try_load),
         (SPINS_PROGRAMS, &BPF, Spins::try_load),
     ];
-    for (name, needed, load) in ours {
+    for (name, needed, load) in ours.into_iter().filter(|(name, ..)| is_wanted(name)) {
         let failed = needed.iter().find(|of| report.verdict_of(of) == Some(Verdict::Fail));
         report.add(match failed {
             Some(failed) => not_tried(name, failed),
             None => outcome(name, with_last_words(load)),
         });
+    }
+    if !is_wanted(SCHEDULER_PROGRAMS) {
+        return;
     }
     let failed = report.unschedulable().next().map(|check| check.name);
     report.add(match failed {
