@@ -57,7 +57,7 @@ fn main() {
         .header("native.c")
         .clang_arg("-Iinclude")
         .allowlist_item("(hf|HF)_.*")
-        .rustified_enum("hf_(class|verdict|target)")
+        .rustified_enum("hf_(class|verdict|target|reason)")
         .derive_default(true)
         // Its defaults are those of the scheduler, in src/lib.rs.
         .no_default("hf_params")

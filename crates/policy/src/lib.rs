@@ -11,7 +11,9 @@ mod raw {
     include!(concat!(env!("OUT_DIR"), "/policy.rs"));
 }
 
-pub use raw::{Decision, Grace, GuestFacts, Params, Siblings, Spin, Target, VcpuClass, Verdict};
+pub use raw::{
+    Decision, Grace, GuestFacts, Params, Reason, Siblings, Spin, Target, VcpuClass, Verdict,
+};
 
 /// The weight of nice 0; weights are those of sched_ext in 1/1024.
 pub const WEIGHT_NICE0: u32 = raw::HF_WEIGHT_NICE0;
@@ -52,12 +54,6 @@ impl VcpuClass {
 pub fn preempt_count(word: u32, wide: bool) -> u32 {
     // SAFETY: a pure function of its arguments.
     unsafe { raw::hf_preempt_count(word, wide) }
-}
-
-/// A guest's preemption count without `nr` released locks that it still includes.
-pub fn preempt_count_after(count: u32, nr: u32) -> u32 {
-    // SAFETY: a pure function of its arguments.
-    unsafe { raw::hf_preempt_count_after(count, nr) }
 }
 
 /// The class of a vCPU, from the words in its per-CPU area.
@@ -243,6 +239,12 @@ pub fn yield_target(
 ) -> Target {
     // SAFETY: reads `siblings` only.
     unsafe { raw::hf_yield_target(class, siblings, candidate, spun_long) }
+}
+
+/// Does a vCPU of `class` give its CPU away if KVM asks for `reason`?
+pub fn yields_for(reason: Reason, class: VcpuClass) -> bool {
+    // SAFETY: a pure function of its arguments.
+    unsafe { raw::hf_yields_for(reason, class) }
 }
 
 /// The target of a vCPU that is probed within its slice. `pause_exits_seen`: waiters for PV locks

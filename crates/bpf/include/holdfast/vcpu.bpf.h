@@ -33,10 +33,9 @@ static __always_inline bool hf_in_nested_guest(const struct hf_vcpu *v)
  * HF_UNKNOWN. Encrypted memory may well be read: that of SEV and SEV-ES gives ciphertext. But
  * discovery finds no BTF of a kernel in it, so that a vCPU of such a VM never has an epoch.
  *
- * The common answer, HF_PREEMPTIBLE, costs one read of four bytes. @released: the number of locks
- * that the guest says are released, while its preemption count still includes them.
+ * The common answer, HF_PREEMPTIBLE, costs one read of four bytes.
  */
-static __always_inline enum hf_class hf_read_class_after(const struct hf_vcpu *v, u32 released)
+static __always_inline enum hf_class hf_read_class(const struct hf_vcpu *v)
 {
 	struct hf_guest_facts facts = {};
 	struct hf_qnode qnode;
@@ -47,8 +46,7 @@ static __always_inline enum hf_class hf_read_class_after(const struct hf_vcpu *v
 	if (bpf_probe_read_user(&facts.preempt_count, sizeof(facts.preempt_count),
 				(void *)v->preempt_count_hva))
 		return HF_UNKNOWN;
-	facts.preempt_count = hf_preempt_count_after(
-		hf_preempt_count(facts.preempt_count, v->wide_count), released);
+	facts.preempt_count = hf_preempt_count(facts.preempt_count, v->wide_count);
 	if (!(facts.preempt_count & HF_PREEMPT_DEPTH_MASK))
 		return hf_classify(&facts);
 	/* KVM enters a guest with preemption off, which is no lock. */
@@ -67,11 +65,6 @@ static __always_inline enum hf_class hf_read_class_after(const struct hf_vcpu *v
 		facts.idle = task == idle_task;
 	}
 	return hf_classify(&facts);
-}
-
-static __always_inline enum hf_class hf_read_class(const struct hf_vcpu *v)
-{
-	return hf_read_class_after(v, 0);
 }
 
 #endif /* __HOLDFAST_VCPU_BPF_H */

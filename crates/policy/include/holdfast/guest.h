@@ -39,6 +39,15 @@ struct hf_siblings {
 	bool call_pending; /* one has function calls pending, for which an IPI sender may spin */
 };
 
+/* Why KVM asks for a directed yield. */
+enum hf_reason {
+	HF_FOR_PAUSE = 0, /* a pause exit: the vCPU spins */
+	HF_FOR_KICK = 1,  /* KVM_HC_KICK_CPU: it has released a PV lock to a halted vCPU */
+	HF_FOR_IPI = 2,	  /* KVM_HC_SCHED_YIELD: it has sent an IPI to a preempted vCPU */
+	HF_FOR_OTHER = 3, /* not known: this vCPU cannot be read */
+};
+#define HF_NR_REASONS 4
+
 /* The vCPU that gets the CPU of one that spins. */
 enum hf_target {
 	HF_TO_NONE = 0,		/* no vCPU would use it better */
@@ -63,12 +72,6 @@ HF_FN u32 hf_preempt_count(u32 word, bool wide)
 	if (depth > HF_PREEMPT_DEPTH_MASK)
 		depth = HF_PREEMPT_DEPTH_MASK;
 	return depth | (word & 0x0000ff00U) | (word >> 24) << 16;
-}
-
-/* The same for a vCPU that has released @nr locks which the count still includes. */
-HF_FN u32 hf_preempt_count_after(u32 count, u32 nr)
-{
-	return (count & HF_PREEMPT_DEPTH_MASK) < nr ? count : count - nr;
 }
 
 HF_FN enum hf_class hf_classify(const struct hf_guest_facts *f)
@@ -154,6 +157,16 @@ HF_FN enum hf_target hf_yield_target(enum hf_class class, const struct hf_siblin
 		spun_long = true;
 	}
 	return candidate && spun_long ? HF_TO_CANDIDATE : HF_TO_NONE;
+}
+
+/*
+ * Does a vCPU of @class give its CPU away if KVM asks for @reason? A vCPU that kicks does not spin.
+ * The lock inside of a queued rwlock is released by the new owner of the rwlock: the kicked vCPU
+ * would have its CPU to spin for it. The kicked vCPU wakes with a resume boost, if it can be read.
+ */
+HF_FN bool hf_yields_for(enum hf_reason reason, enum hf_class class)
+{
+	return reason != HF_FOR_KICK || class == HF_UNKNOWN;
 }
 
 /* The spin of a running vCPU, as its pause exits show it. All zero: no pause exit yet. */

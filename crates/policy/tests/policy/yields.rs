@@ -2,8 +2,8 @@
 //! Which vCPU gets the CPU of one that spins.
 
 use holdfast_policy::{
-    GuestFacts, Params, Siblings, Spin, Target, VcpuClass, classify, is_worth_extending,
-    preempt_count_after, probe_target, yield_target,
+    Params, Reason, Siblings, Spin, Target, VcpuClass, is_worth_extending, probe_target,
+    yield_target, yields_for,
 };
 use proptest::prelude::*;
 
@@ -103,15 +103,11 @@ proptest! {
     }
 
     #[test]
-    fn vcpu_that_kicks_is_preemptible_unless_it_holds_another_lock(locks in 1u32..20, irq: bool) {
-        let count = locks | if irq { 0x1_0000 } else { 0 };
-        let facts = |preempt_count| GuestFacts { preempt_count, ..GuestFacts::default() };
-        let class = classify(&facts(preempt_count_after(count, 1)));
-        prop_assert_eq!(class == VcpuClass::Preemptible, locks == 1 && !irq);
-        prop_assert_eq!(preempt_count_after(count & !0xff, 1), count & !0xff);
-        // A preemptible vCPU yields to the target of its kick.
-        let target = yield_target(class, &Siblings::default(), true, false);
-        prop_assert_eq!(target == Target::ToCandidate, class == VcpuClass::Preemptible);
+    fn vcpu_that_kicks_keeps_its_cpu_if_it_can_be_read(c in class()) {
+        prop_assert_eq!(yields_for(Reason::ForKick, c), c == VcpuClass::Unknown);
+        for reason in [Reason::ForPause, Reason::ForIpi, Reason::ForOther] {
+            prop_assert!(yields_for(reason, c));
+        }
     }
 
     #[test]

@@ -133,8 +133,8 @@ struct pending_yield {
 
 /*
  * The state of one slice. begin_run() clears all of it for the next task, renew_slice() for the
- * same one. After the slice stopping() and enqueue() of the task still read
- * @after_kick and @preempting; @probe and @yield end before that.
+ * same one. After the slice enqueue() of the task still reads @preempting; @probe and @yield end
+ * before that.
  */
 struct slice_ctx {
 	struct next_probe probe;
@@ -142,8 +142,7 @@ struct slice_ctx {
 	bool preempting;	    /* a waking task has asked for this CPU */
 	bool for_vcpu;		    /* and that task is a vCPU */
 	bool grace_over;	    /* a probe has ended the grace of this slice: no new one */
-	bool after_kick; /* the vCPU yields after a kick, its lock released but still counted */
-	bool migrates;	 /* the task is to go to an idle core */
+	bool migrates;		    /* the task is to go to an idle core */
 };
 
 /* How a CPU looks for starving tasks; see base/starving.bpf.h. */

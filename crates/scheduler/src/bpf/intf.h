@@ -23,15 +23,6 @@ typedef _Bool bool;
 /* Buckets of the histogram of how long graces lasted: [2^i, 2^(i+1)) us, the last one open. */
 #define HF_NR_NEED_BUCKETS 16
 
-/* Why KVM asks for a directed yield. */
-enum hf_reason {
-	HF_FOR_PAUSE = 0, /* a pause exit: the vCPU spins */
-	HF_FOR_KICK = 1,  /* KVM_HC_KICK_CPU: it has released a PV lock to a halted vCPU */
-	HF_FOR_IPI = 2,	  /* KVM_HC_SCHED_YIELD: it has sent an IPI to a preempted vCPU */
-	HF_FOR_OTHER = 3, /* not known: this vCPU cannot be read */
-};
-#define HF_NR_REASONS 4
-
 /* Indices of the counters, in the BPF map `stats` and per VM in `vm_ctxs`. */
 enum hf_stat {
 	/* + enum hf_verdict: ends of the slices and grace steps of vCPUs */

@@ -108,14 +108,13 @@ static bool give_away(struct task_struct *prev, struct task_ctx *tctx, struct cp
 
 /*
  * @prev could not give its CPU to the target of its yield. Does the yield count for nothing, as
- * @prev is in a critical section? Not after a kick, by which it released a lock, and not if it
- * promised to stop for any task.
+ * @prev is in a critical section? Not if it promised to stop for any task.
  */
 static bool takes_back_yield(struct task_struct *prev, const struct cpu_ctx *cctx)
 {
 	struct hf_vcpu *v;
 
-	if (cctx->slice.yield.kind == YIELD_TO_ANY || cctx->slice.after_kick)
+	if (cctx->slice.yield.kind == YIELD_TO_ANY)
 		return false;
 	v = readable_vcpu_of(prev);
 	return v && hf_in_critical_section(hf_read_class(v));

@@ -41,9 +41,6 @@ static bool trusts_candidate(enum hf_reason reason, struct cpu_ctx *cctx,
 			     const struct hf_vm_ctx *vm, u64 now)
 {
 	switch (reason) {
-	case HF_FOR_KICK:
-		/* A vCPU that holds another lock has to be done with that first. */
-		return false;
 	case HF_FOR_IPI:
 		/* The vCPU spins for its candidate. */
 		return true;
@@ -114,8 +111,13 @@ static bool promise_yield(struct task_struct *from, struct task_ctx *from_ctx, u
 	u32 tid;
 
 	__builtin_memset(&blockers, 0, sizeof(blockers));
+	if (vm)
+		class = hf_read_class(v);
+	if (!hf_yields_for(reason, class)) {
+		vm_stat_add(vm, HF_STAT_DIRECTED_YIELD + reason * HF_NR_TARGETS + HF_TO_NONE, 1);
+		return false;
+	}
 	if (vm) {
-		class = hf_read_class_after(v, reason == HF_FOR_KICK);
 		hf_note_class(&from_ctx->grace, end_class(v, class), from->se.sum_exec_runtime);
 		find_blockers(&vm->preempted, class, &blockers);
 		note_pause_exit(vm, v, class, now);
@@ -137,7 +139,6 @@ static bool promise_yield(struct task_struct *from, struct task_ctx *from_ctx, u
 		return false;
 	cctx->slice.yield.kind = YIELD_TO_THREAD;
 	cctx->slice.yield.tid = tid;
-	cctx->slice.after_kick = reason == HF_FOR_KICK;
 	scx_bpf_task_set_slice(from, 0);
 	return true;
 }
