@@ -11,6 +11,7 @@ mod discovery;
 mod error;
 mod libbpf_log;
 mod searches;
+pub mod service;
 mod skel;
 mod vm;
 

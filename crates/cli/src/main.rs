@@ -24,7 +24,7 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 use holdfast_args::{SKIPPED, VERSION, WRONG_USAGE, parse};
 use holdfast_checks::steers;
-use holdfast_observer::ObserverError;
+use holdfast_observer::{ObserverError, error_line};
 
 // The exporter's server recognises its collector's exit code by it.
 const _: () = assert!(SKIPPED == ObserverError::UNSUPPORTED);
@@ -142,7 +142,8 @@ fn print_styled(text: &str) -> anyhow::Result<()> {
 
 /// Prints an error. If standard error cannot be written to, the exit code stays the same.
 fn complain(what: impl Display) {
-    let _ = writeln!(std::io::stderr(), "{}", harmless(&format!("holdfast: {what}")));
+    let line = error_line(harmless(&format!("holdfast: {what}")));
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// Makes text safe to show: names from files, guests and other users cannot steer the terminal.

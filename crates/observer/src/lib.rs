@@ -39,6 +39,7 @@ mod vms;
 pub use error::ObserverError;
 pub use export::{collect, export};
 pub use histogram::{Histogram, NR_SLOTS, time};
+pub use holdfast_bpf::service::error_line;
 pub use holdfast_bpf::{BtfFiles, with_last_words};
 pub use observer::{Observer, Options, Storage, try_discovery};
 pub use recording::{Record, Recorded, Replay};

@@ -7,7 +7,6 @@ mod kernel_log;
 mod monitor;
 mod opts;
 mod preflight;
-mod ready;
 mod stats;
 mod stderr;
 mod waker;
@@ -25,6 +24,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use crossbeam::channel::{Receiver, Sender, bounded, select};
 use holdfast_args::{SKIPPED, VERSION};
+use holdfast_bpf::service::{self, Watchdog};
 use holdfast_bpf::{Discovery, with_last_words};
 use holdfast_checks::{Host, MAX_CPUS, MAX_LLCS, Purpose};
 use libbpf_rs::{MapCore, MapFlags, OpenObject, PrintLevel, set_print};
@@ -149,8 +149,10 @@ impl<'a> Scheduler<'a> {
         std::thread::scope(|scope| {
             scope.spawn(|| count_requests(&requests, &stopped, &requested, waker));
             let _stop: Sender<()> = stop;
+            let mut watchdog = Watchdog::of_this_process();
             while !shutdown.load(Ordering::Relaxed) && !uei_exited!(&self.skel, uei) {
                 self.sleep(waker)?;
+                watchdog.alive();
                 self.follow_vms()?;
                 for _ in 0..requested.swap(0, Ordering::Relaxed) {
                     // A failure costs the client an answer, and not the host its scheduler.
@@ -416,19 +418,33 @@ impl Drop for Scheduler<'_> {
     }
 }
 
+/// Where the log goes: standard error, with a priority for each line if that is the journal.
+struct Log;
+
+impl log::Log for Log {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        let level = record.level();
+        let line = match service::priority(level) {
+            "" => format!("[{level}] {}\n", record.args()),
+            _ => service::with_priority(level, record.args()),
+        };
+        let _ = stderr::Stderr.write_all(line.as_bytes());
+    }
+
+    fn flush(&self) {}
+}
+
 fn init_logging(opts: &Opts) -> Result<()> {
-    let level = match (opts.verbose, opts.quiet) {
-        (true, _) => simplelog::LevelFilter::Debug,
-        (_, true) => simplelog::LevelFilter::Warn,
-        _ => simplelog::LevelFilter::Info,
-    };
-    let mut config = simplelog::ConfigBuilder::new();
-    config
-        .set_time_level(simplelog::LevelFilter::Error)
-        .set_location_level(simplelog::LevelFilter::Off)
-        .set_target_level(simplelog::LevelFilter::Off)
-        .set_thread_level(simplelog::LevelFilter::Off);
-    simplelog::WriteLogger::init(level, config.build(), stderr::Stderr)?;
+    log::set_logger(&Log)?;
+    log::set_max_level(match (opts.verbose, opts.quiet) {
+        (true, _) => log::LevelFilter::Debug,
+        (_, true) => log::LevelFilter::Warn,
+        _ => log::LevelFilter::Info,
+    });
     // Errors are reported in a sentence; libbpf's own lines are for --verbose.
     set_print(if opts.verbose { Some((PrintLevel::Debug, log_libbpf)) } else { None });
     Ok(())
@@ -454,7 +470,9 @@ fn main() -> ExitCode {
         Err(error) if reader_has_left(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // An error that cannot be written changes nothing about the exit code.
-            let _ = writeln!(stderr::Stderr, "{SCHEDULER_NAME}: {}", preflight::chain(&error));
+            let line = format!("{SCHEDULER_NAME}: {}", preflight::chain(&error));
+            let line = service::error_line(line);
+            let _ = stderr::Stderr.write_all(line.as_bytes());
             if error.is::<Refusal>() { ExitCode::from(SKIPPED) } else { ExitCode::FAILURE }
         }
     }
@@ -509,7 +527,7 @@ fn run(opts: &Opts) -> Result<()> {
         // The kernel may have accepted a scheduler that it could not enable, and ended it already.
         let is_enabled = !uei_exited!(&scheduler.skel, uei);
         if is_enabled {
-            ready::notify();
+            service::ready();
         }
         let ended = scheduler.run(&shutdown, &waker);
         let ended = ended.map_err(|error| match is_enabled {

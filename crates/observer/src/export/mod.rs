@@ -23,6 +23,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use holdfast_bpf::BtfFiles;
+use holdfast_bpf::service;
 use holdfast_checks::Host;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -168,9 +169,11 @@ async fn serve(listener: TcpListener, collector: &mut Collector) -> ObserverErro
     if let Ok(address) = listener.local_addr() {
         greet(address);
     }
+    service::ready();
     let (ask, asked) = tokio::sync::mpsc::channel(server::MAX_CONNECTIONS);
     tokio::select! {
         error = collector.answer(asked) => io_error("collect")(error),
-        never = server::serve(listener, ask) => match never {},
+        never = server::serve(listener, ask.clone()) => match never {},
+        never = server::stay_alive(ask) => match never {},
     }
 }

@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use holdfast_bpf::service::Watchdog;
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
@@ -53,6 +54,18 @@ pub(super) async fn serve(listener: TcpListener, collector: mpsc::Sender<Ask>) -
         connections.push(Connection { task, stage });
         // Requests that have arrived are read before the next connection is accepted.
         yield_now().await;
+    }
+}
+
+/// Tells the service manager's watchdog that the collector answers, as long as it does.
+pub(super) async fn stay_alive(collector: mpsc::Sender<Ask>) -> Infallible {
+    let mut watchdog = Watchdog::of_this_process();
+    let Some(interval) = watchdog.interval() else { return std::future::pending().await };
+    loop {
+        if page(&collector).await.is_some() {
+            watchdog.alive();
+        }
+        sleep(interval).await;
     }
 }
 
