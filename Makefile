@@ -26,6 +26,15 @@ UNITS   := holdfast-export.service scx_holdfast.service
 SHARED  := $(DESTDIR)$(PREFIX)/share/holdfast
 LAB     := $(DESTDIR)$(PREFIX)/lib/holdfast
 UNITDIR := $(DESTDIR)$(PREFIX)/lib/systemd/system
+# Man pages and completions, which each program makes of its own options.
+MANUAL := target/manual
+
+# Patterns for the shell.
+MANPAGES = $(addprefix $(DESTDIR)$(PREFIX)/share/man/, \
+	man1/holdfast.1 man1/holdfast-*.1 man8/scx_holdfast.8)
+COMPLETIONS = $(foreach program, holdfast scx_holdfast, \
+	$(addprefix $(DESTDIR)$(PREFIX)/share/, bash-completion/completions/$(program) \
+	zsh/site-functions/_$(program) fish/vendor_completions.d/$(program).fish))
 
 .PHONY: all build demo test check book fmt deps deps-check test-tools clean
 .PHONY: check-paths install uninstall
@@ -52,6 +61,9 @@ build: deps
 	install -m755 target/release/holdfast target/release/scx_holdfast \
 		target/$(STATIC)/release/holdfast-agent $(DIST)/
 	install -m755 target/workloads/workloads/* $(DIST)/workloads/
+	rm -rf $(MANUAL)
+	$(DIST)/holdfast manual $(MANUAL)
+	$(DIST)/scx_holdfast --manual $(MANUAL)
 
 test: build test-tools
 	@echo "== Units, properties, and the lab: BPF in its kernels, guests of each kernel"
@@ -119,6 +131,10 @@ install: check-paths
 		sed 's,=/usr/\(s\?bin\)/,=$(PREFIX)/\1/,' packaging/systemd/$$unit >$(UNITDIR)/$$unit && \
 		chmod 644 $(UNITDIR)/$$unit || exit; \
 	done
+	find $(MANUAL) -type f -printf '%P\n' | while read -r file; do \
+		install -Dm644 $(MANUAL)/$$file $(DESTDIR)$(PREFIX)/share/$$file || exit; \
+	done
+	sed -i 's,/usr/\(lib\|share\)/holdfast,$(PREFIX)/\1/holdfast,' $(MANPAGES)
 	cp -R --no-preserve=all experiments packaging/grafana packaging/prometheus packaging/queries \
 		$(SHARED)/
 	chmod -R a+rX $(SHARED)
@@ -126,7 +142,7 @@ install: check-paths
 uninstall: check-paths
 	rm -rf $(LAB) $(SHARED)
 	rm -f $(DESTDIR)$(PREFIX)/bin/holdfast $(DESTDIR)$(PREFIX)/sbin/scx_holdfast
-	rm -f $(UNITS:%=$(UNITDIR)/%)
+	rm -f $(UNITS:%=$(UNITDIR)/%) $(MANPAGES) $(COMPLETIONS)
 
 clean:
 	cargo clean

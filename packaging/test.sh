@@ -45,6 +45,30 @@ else
 	echo "skipped: systemd-analyze is not installed; units start installed programs"
 fi
 
+pages=$prefix/share/man
+[ -f "$pages/man1/holdfast-report.1" ] && [ -f "$pages/man8/scx_holdfast.8" ] || fail "man pages"
+grep -q "$prefix/lib/holdfast" "$pages/man1/holdfast.1" || fail "man pages name other places"
+for page in "$pages"/man*/*; do
+	# Pages have no date, which would make each build another one.
+	said=$({
+		man --warnings -l "$page" >/dev/null
+		groff -ww -man -Tutf8 "$page" >/dev/null
+		mandoc -Tlint -W warning "$page"
+	} 2>&1 | grep -v 'missing date\|command not found' || true)
+	[ -z "$said" ] || fail "$said"
+done
+for shell in bash:bash-completion/completions/holdfast zsh:zsh/site-functions/_holdfast \
+	fish:fish/vendor_completions.d/holdfast.fish; do
+	script=$prefix/share/${shell#*:}
+	[ -f "$script" ] || fail "no $script"
+	! command -v "${shell%%:*}" >/dev/null || "${shell%%:*}" -n "$script" || fail "$script"
+done
+complete=$(bash -c '. "$1"; COMP_WORDS=(holdfast repo) COMP_CWORD=1
+	_holdfast holdfast repo holdfast; echo "${COMPREPLY[*]}"' - \
+	"$prefix/share/bash-completion/completions/holdfast")
+[ "$complete" = report ] || fail "bash completes repo to: $complete"
+echo "ok: man pages and completions"
+
 # Packagers install into a directory that differs from the final one.
 make -s install PREFIX=/usr DESTDIR="$scratch/package" >>"$scratch/log"
 lib=$scratch/package/usr/lib

@@ -7,6 +7,7 @@ mod btf;
 mod doctor;
 mod export;
 mod lab;
+mod manual;
 mod preemptions;
 mod record;
 mod replay;
@@ -79,6 +80,9 @@ enum Command {
     /// Runs experiments in an emulated KVM host: the stock scheduler and others side by side.
     #[command(subcommand)]
     Lab(lab::Command),
+    /// Writes man pages and completions into a directory: the build does.
+    #[command(hide = true)]
+    Manual(manual::Args),
     /// For other programs: counts preemptions of vCPUs by class, under any scheduler.
     ///
     /// Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH)
@@ -107,6 +111,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::main(&args, say),
         Command::Export(args) => export::main(&args),
         Command::Lab(command) => lab::main(&command, say),
+        Command::Manual(args) => manual::main(&args),
         Command::Preemptions(args) => preemptions::main(&args),
         Command::Record(args) => record::main(&args, say),
         Command::Replay(args) => replay::main(&args),

@@ -22,6 +22,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use clap::CommandFactory;
 use crossbeam::channel::{Receiver, Sender, bounded, select};
 use holdfast_args::{SKIPPED, VERSION};
 use holdfast_bpf::service::{self, Watchdog};
@@ -490,6 +491,10 @@ fn run(opts: &Opts) -> Result<()> {
     if opts.help_stats {
         stats::server_data().describe_meta(&mut std::io::stdout(), None)?;
         return Ok(());
+    }
+    if let Some(share) = &opts.manual {
+        return holdfast_manual::write(Opts::command(), 8, share)
+            .with_context(|| format!("cannot write the man page into {}", share.display()));
     }
     init_logging(opts)?;
 

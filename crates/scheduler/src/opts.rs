@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The command line.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -146,6 +147,10 @@ pub(crate) struct Opts {
     /// Describe the statistics and exit.
     #[clap(long)]
     pub(crate) help_stats: bool,
+
+    /// Write the man page and completions into a directory, as below /usr/share: the build does.
+    #[clap(long, value_name = "DIR", hide = true)]
+    pub(crate) manual: Option<PathBuf>,
 
     #[clap(flatten, next_help_heading = "Libbpf Options")]
     pub(crate) libbpf: LibbpfOpts,

@@ -83,3 +83,12 @@ fn reads_btf_of_guests_before_loading() {
     assert_eq!((error.kind(), error.exit_code()), (ErrorKind::ValueValidation, 2));
     assert!(error.to_string().contains("cannot read /nonexistent: No such file"), "{error}");
 }
+
+#[test]
+fn examples_of_the_manual_are_commands() {
+    let examples = holdfast_manual::examples("scx_holdfast");
+    assert!(examples.len() > 1, "{examples:?}");
+    for words in examples {
+        assert!(Opts::try_parse_from(&words).is_ok(), "{words:?}");
+    }
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Man pages and completions of Holdfast's programs, made from their options.
+//!
+//! Each program writes its own at build time, so that they cannot differ from what it takes.
+//! `sections.roff` has the sections that options say nothing about.
+
+use std::path::Path;
+use std::{fs, io};
+
+use clap::Command;
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+/// Sections written by hand. A line `.\" for: PAGE...` says which pages have what follows;
+/// `PREFIX*` stands for every page with that prefix.
+const SECTIONS: &str = include_str!("sections.roff");
+const FOR: &str = ".\\\" for: ";
+
+/// Writes the man pages of a program and its subcommands, in this section of the manual, and its
+/// completions, into directories below `share` as they are below `/usr/share`.
+pub fn write(program: Command, section: u8, share: &Path) -> io::Result<()> {
+    let mut program = visible(&program).disable_help_subcommand(true);
+    let name = program.get_name().to_owned();
+    let (bash, zsh) = ("bash-completion/completions", "zsh/site-functions");
+    for (shell, directory, file) in [
+        (Shell::Bash, bash, name.clone()),
+        (Shell::Zsh, zsh, format!("_{name}")),
+        (Shell::Fish, "fish/vendor_completions.d", format!("{name}.fish")),
+    ] {
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut program, &name, &mut script);
+        write_file(&share.join(directory), &file, &script)?;
+    }
+    program.build();
+    let manual = share.join(format!("man/man{section}"));
+    for (page, text) in pages(&program, section)? {
+        write_file(&manual, &format!("{page}.{section}"), text.as_bytes())?;
+    }
+    Ok(())
+}
+
+fn write_file(directory: &Path, name: &str, content: &[u8]) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    fs::write(directory.join(name), content)
+}
+
+/// A command without its hidden options and subcommands.
+fn visible(command: &Command) -> Command {
+    // clap takes names for the rest of the program, and this is the last thing that it does.
+    let forever = |text: &str| -> &'static str { text.to_owned().leak() };
+    let mut kept = Command::new(forever(command.get_name()))
+        .args(command.get_arguments().filter(|arg| !arg.is_hide_set()))
+        .subcommand_required(command.is_subcommand_required_set())
+        .subcommands(command.get_subcommands().filter(|sub| !sub.is_hide_set()).map(visible));
+    if let Some(about) = command.get_about() {
+        kept = kept.about(about.clone());
+    }
+    if let Some(about) = command.get_long_about() {
+        kept = kept.long_about(about.clone());
+    }
+    if let Some(text) = command.get_after_long_help().or_else(|| command.get_after_help()) {
+        kept = kept.after_help(text.clone());
+    }
+    if let Some(version) = command.get_version() {
+        kept = kept.version(forever(version));
+    }
+    kept
+}
+
+/// The name and the text of each page of a program that was built.
+fn pages(command: &Command, section: u8) -> io::Result<Vec<(String, String)>> {
+    let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
+    // A date would make each build another one.
+    let version = env!("CARGO_PKG_VERSION");
+    let title = name.to_uppercase();
+    let title = format!(".TH {title} {section} \"\" \"Holdfast {version}\" \"Holdfast\"\n");
+    let man = Man::new(command.clone()).section(section.to_string());
+    let mut text = Vec::new();
+    man.render_name_section(&mut text)?;
+    man.render_synopsis_section(&mut text)?;
+    man.render_description_section(&mut text)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut text)?;
+    }
+    man.render_options_section(&mut text)?;
+    // An empty line is a paragraph to clap, and a doubtful request to roff, as are two breaks.
+    let text = String::from_utf8_lossy(&text).replace("\n\n", "\n.sp\n");
+    let text = text.replace("\n.br\n.sp\n.br\n", "\n.sp\n").replace(" \n", "\n");
+    let text = title + &text + &after_help(command) + &by_hand(&name);
+    let mut pages = vec![(name, text)];
+    for subcommand in command.get_subcommands() {
+        pages.extend(self::pages(subcommand, section)?);
+    }
+    Ok(pages)
+}
+
+/// The text after the options in `--help`: examples, below a line `Examples:`, or notes.
+fn after_help(command: &Command) -> String {
+    let Some(text) = command.get_after_long_help().or_else(|| command.get_after_help()) else {
+        return String::new();
+    };
+    // A line may begin with a request's dot, and a hyphen is to be found by a search for it.
+    let escape = |line: &str| format!("\\&{}\n", line.replace('\\', "\\e").replace('-', "\\-"));
+    let text = text.to_string();
+    let lines = |text: &str| text.lines().map(|line| escape(line.trim())).collect::<String>();
+    match text.trim().strip_prefix("Examples:") {
+        Some(examples) => format!(".SH EXAMPLES\n.EX\n{}.EE\n", lines(examples.trim())),
+        None => format!(".SH NOTES\n{}", lines(text.trim())),
+    }
+}
+
+/// The sections written by hand of a page.
+fn by_hand(page: &str) -> String {
+    let mut is_meant = false;
+    let mut text = String::new();
+    for line in SECTIONS.lines() {
+        if let Some(names) = line.strip_prefix(FOR) {
+            is_meant = names.split_whitespace().any(|name| match name.strip_suffix('*') {
+                Some(prefix) => page.starts_with(prefix),
+                None => page == name,
+            });
+        } else if is_meant {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// The commands that sections written by hand show: lines that begin with the program's name. For
+/// the programs' tests.
+pub fn examples(program: &str) -> Vec<Vec<String>> {
+    let text = SECTIONS.replace("\\-", "-");
+    let commands = text.lines().filter(|line| line.split(' ').next() == Some(program));
+    let words = |line: &str| line.split(" #").next().map(|command| command.trim().to_owned());
+    let words = commands.filter_map(words);
+    words.map(|command| command.split(' ').map(str::to_owned).collect()).collect()
+}
+
+/// The pages, other than by prefix, that have sections written by hand. For the programs' tests.
+pub fn described() -> Vec<&'static str> {
+    let names = SECTIONS.lines().filter_map(|line| line.strip_prefix(FOR));
+    names.flat_map(str::split_whitespace).filter(|name| !name.ends_with('*')).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Arg;
+
+    use super::*;
+
+    fn program() -> Command {
+        let json = Arg::new("json").long("json").help("Print JSON\n\nof a schema");
+        let report = Command::new("report").about("Reports").arg(json).after_help("Slow-ly");
+        let hidden = Command::new("hidden").hide(true);
+        Command::new("holdfast").version("1").about("Finds").subcommands([report, hidden])
+    }
+
+    #[test]
+    fn writes_a_page_for_each_visible_subcommand_with_its_sections() {
+        let share = tempfile::tempdir().unwrap();
+        write(program(), 1, share.path()).unwrap();
+        let mut pages: Vec<_> = fs::read_dir(share.path().join("man/man1"))
+            .unwrap()
+            .map(|page| page.unwrap().file_name().into_string().unwrap())
+            .collect();
+        pages.sort();
+        assert_eq!(pages, ["holdfast-report.1", "holdfast.1"]);
+        let page = fs::read_to_string(share.path().join("man/man1/holdfast-report.1")).unwrap();
+        for wanted in [
+            "\\-\\-json",
+            ".SH NOTES\n\\&Slow\\-ly\n",
+            "JSON\n.sp\nof",
+            ".SH EXAMPLES",
+            ".SH OVERHEAD",
+            ".SH \"EXIT STATUS\"",
+        ] {
+            assert!(page.contains(wanted), "{wanted}: {page}");
+        }
+        assert!(!page.contains("scx.service"), "{page}");
+    }
+
+    #[test]
+    fn completes_nothing_that_is_hidden() {
+        let share = tempfile::tempdir().unwrap();
+        write(program(), 1, share.path()).unwrap();
+        for file in [
+            "bash-completion/completions/holdfast",
+            "zsh/site-functions/_holdfast",
+            "fish/vendor_completions.d/holdfast.fish",
+        ] {
+            let script = fs::read_to_string(share.path().join(file)).unwrap();
+            assert!(script.contains("report") && !script.contains("hidden"), "{script}");
+        }
+    }
+}
