@@ -5,6 +5,8 @@
 #             results/demo/.
 # make test   runs every test: units, properties, BPF in the lab's kernel, a small lab experiment.
 # make build  builds everything into target/dist/.
+# make deb    makes Debian packages of what is built, in target/packages/; make tarball and
+#             make image: of programs that need no library; make dist: of the source and its crates.
 # make check  formatting, lints, licences and pages.
 # make book   builds the book of docs/ into target/book/.
 #
@@ -15,7 +17,15 @@ STATIC := x86_64-unknown-linux-gnu
 # The agent runs where there is no C library: first program of the lab's host and of its guests.
 AGENT_FLAGS := --config 'target.$(STATIC).rustflags=["-C","target-feature=+crt-static"]'
 
-APT_PACKAGES := clang-19 llvm-19 libclang1-19 libelf-dev zlib1g-dev libc6-dev gcc make pkg-config
+# A release's source has its crates with it: nothing is fetched or installed then.
+OFFLINE := $(wildcard vendor)
+# Any clang from 17 on.
+CLANG :=
+ifneq ($(CLANG),)
+export BPF_CLANG := $(CLANG)
+endif
+APT_PACKAGES := $(if $(CLANG),,clang-19 llvm-19 libclang1-19)
+APT_PACKAGES += libelf-dev zlib1g-dev libc6-dev gcc make pkg-config
 FMT_PACKAGES := clang-format-19
 TEST_TOOLS := target/tools
 C_SOURCES = $(shell git ls-files '*.c' '*.h')
@@ -28,6 +38,8 @@ LAB     := $(DESTDIR)$(PREFIX)/lib/holdfast
 UNITDIR := $(DESTDIR)$(PREFIX)/lib/systemd/system
 # Man pages and completions, which each program makes of its own options.
 MANUAL := target/manual
+# Licences of all that the programs link.
+LICENCES := target/licences.txt
 
 # Patterns for the shell.
 MANPAGES = $(addprefix $(DESTDIR)$(PREFIX)/share/man/, \
@@ -38,6 +50,7 @@ COMPLETIONS = $(foreach program, holdfast scx_holdfast, \
 
 .PHONY: all build demo test check book fmt deps deps-check test-tools clean
 .PHONY: check-paths install uninstall
+.PHONY: deb tarball image dist test-packages
 all: build
 
 demo: build
@@ -54,7 +67,7 @@ build: deps
 	@echo "== Building Holdfast into $(DIST)/"
 	@mkdir -p $(DIST)/workloads
 	cargo build --release --locked --workspace $(CARGO_TARGETS)
-	@target/release/holdfast lab fetch & fetch=$$!; \
+	@$(if $(OFFLINE),true,target/release/holdfast lab fetch) & fetch=$$!; \
 	cargo build --release --locked -p holdfast-agent --target $(STATIC) $(AGENT_FLAGS) && \
 	$(MAKE) --no-print-directory -C workloads O=$(abspath target/workloads) && \
 	wait $$fetch
@@ -64,6 +77,7 @@ build: deps
 	rm -rf $(MANUAL)
 	$(DIST)/holdfast manual $(MANUAL)
 	$(DIST)/scx_holdfast --manual $(MANUAL)
+	packaging/licences >$(LICENCES)
 
 test: build test-tools
 	@echo "== Units, properties, and the lab: BPF in its kernels, guests of each kernel"
@@ -95,7 +109,7 @@ fmt: deps-check
 	clang-format-19 -i $(C_SOURCES)
 
 deps:
-	@scripts/install-packages $(APT_PACKAGES)
+	@$(if $(OFFLINE),,scripts/install-packages $(APT_PACKAGES))
 
 # Programs of others that tests ask what they make of our output.
 test-tools:
@@ -137,12 +151,31 @@ install: check-paths
 	sed -i 's,/usr/\(lib\|share\)/holdfast,$(PREFIX)/\1/holdfast,' $(MANPAGES)
 	cp -R --no-preserve=all experiments packaging/grafana packaging/prometheus packaging/queries \
 		$(SHARED)/
+	install -m644 $(LICENCES) $(SHARED)/
+	install -m644 packaging/default/holdfast $(SHARED)/default
 	chmod -R a+rX $(SHARED)
 
 uninstall: check-paths
 	rm -rf $(LAB) $(SHARED)
 	rm -f $(DESTDIR)$(PREFIX)/bin/holdfast $(DESTDIR)$(PREFIX)/sbin/scx_holdfast
 	rm -f $(UNITS:%=$(UNITDIR)/%) $(MANPAGES) $(COMPLETIONS)
+
+# Packages of what `make build` has built.
+deb:
+	packaging/deb
+
+tarball:
+	packaging/tarball
+
+image: tarball
+	packaging/image
+
+# The source, with all crates.
+dist:
+	packaging/source
+
+test-packages:
+	packaging/test-packages
 
 clean:
 	cargo clean

@@ -39,7 +39,13 @@ for unit in "$units"/*.service; do
 	[ -x "$program" ] || fail "$unit starts $program, which is not installed"
 done
 if command -v systemd-analyze >/dev/null; then
+	export MANPATH=$prefix/share/man
 	said=$(systemd-analyze verify "$units"/*.service 2>&1) && [ -z "$said" ] || fail "units: $said"
+	for unit in "$units"/*.service; do
+		said=$(systemd-analyze security --no-pager --offline=yes --threshold=25 "$unit" 2>&1) ||
+			fail "$unit is exposed: $said"
+	done
+	unset MANPATH
 	echo "ok: units"
 else
 	echo "skipped: systemd-analyze is not installed; units start installed programs"
