@@ -1,67 +1,40 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Reads the output of `holdfast preemptions --json` (`holdfast.preemptions/1`), as far as the lab
-//! needs it.
+//! What the output of `holdfast preemptions --json` says of a VM in a window.
 
 use std::collections::BTreeMap;
 
+use holdfast_observer::{Counters, PREEMPTIONS, Sample, VmSample};
 use holdfast_policy::VcpuClass;
 use serde::Deserialize;
 
 use crate::metric::CLASSES;
-
-/// Cumulative counters of the observer at one moment.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Report {
-    /// Time of the report; clock of the host.
-    pub t_ns: u64,
-    /// Events that the observer has lost since it started.
-    #[serde(default)]
-    lost_events: u64,
-    /// The VMs it sees.
-    vms: Vec<Vm>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-struct Vm {
-    pid: i32,
-    vcpus: Vec<Vcpu>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-struct Vcpu {
-    tid: i32,
-    readable: bool,
-    preemptions: BTreeMap<String, u64>,
-    offcpu_ns: BTreeMap<String, u64>,
-    offcpu_over_cap: BTreeMap<String, u64>,
-}
 
 /// Preemptions of the vCPUs of one VM between two reports, by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Preempted {
     /// Times a vCPU of the class was preempted.
     pub count: u64,
-    /// Preemptions longer than the observer's cap.
+    /// Preemptions longer than 1 ms.
     pub long: u64,
     /// Time off the CPU after them, ns.
     pub offcpu_ns: u64,
 }
 
 /// Reads one line of the observer's output.
-pub fn parse(line: &serde_json::Value) -> Option<Report> {
+pub fn parse(line: &serde_json::Value) -> Option<Sample> {
     let schema = line.get("schema")?.as_str()?;
-    if schema != "holdfast.preemptions/1" {
+    if schema != PREEMPTIONS {
         return None;
     }
-    Report::deserialize(line).ok()
+    Sample::deserialize(line).ok()
 }
 
 /// Preemptions between two reports of the VM with process `pid`, for each class that is known.
 ///
 /// Nothing is known if the VM is missing in a report, or if events were lost between them. Of a VM
 /// with an unreadable vCPU only [`VcpuClass::Unknown`] is known.
-pub fn between(before: &Report, after: &Report, pid: i32) -> BTreeMap<VcpuClass, Preempted> {
-    let vm_of = |r: &Report| r.vms.iter().find(|vm| vm.pid == pid).cloned();
+pub fn between(before: &Sample, after: &Sample, pid: i32) -> BTreeMap<VcpuClass, Preempted> {
+    let vm_of = |r: &'_ Sample| r.vms.iter().find(|vm| i32::try_from(vm.pid) == Ok(pid)).cloned();
     let (Some(old), Some(new)) = (vm_of(before), vm_of(after)) else {
         return BTreeMap::new();
     };
@@ -73,17 +46,15 @@ pub fn between(before: &Report, after: &Report, pid: i32) -> BTreeMap<VcpuClass,
     known.map(|class| (class, difference(&old, &new, class))).collect()
 }
 
-fn difference(old: &Vm, new: &Vm, class: VcpuClass) -> Preempted {
-    let get = |map: &BTreeMap<String, u64>| map.get(class.name()).copied().unwrap_or(0);
+fn difference(old: &VmSample, new: &VmSample, class: VcpuClass) -> Preempted {
     let mut sum = Preempted::default();
     for vcpu in &new.vcpus {
         let was = old.vcpus.iter().find(|v| v.tid == vcpu.tid);
-        let grown = |field: fn(&Vcpu) -> &BTreeMap<String, u64>| {
-            get(field(vcpu)).saturating_sub(was.map_or(0, |v| get(field(v))))
-        };
-        sum.count = sum.count.saturating_add(grown(|v| &v.preemptions));
-        sum.long = sum.long.saturating_add(grown(|v| &v.offcpu_over_cap));
-        sum.offcpu_ns = sum.offcpu_ns.saturating_add(grown(|v| &v.offcpu_ns));
+        let was = was.map_or_else(Counters::default, |v| v.counters);
+        let grown = vcpu.counters.since(&was);
+        sum.count = sum.count.saturating_add(grown.preemptions[class]);
+        sum.long = sum.long.saturating_add(grown.offcpu_over_cap[class]);
+        sum.offcpu_ns = sum.offcpu_ns.saturating_add(grown.offcpu_ns[class]);
     }
     sum
 }
@@ -99,7 +70,7 @@ mod tests {
             "preemptible": 0, "holder": holder, "irq": 0, "waiter": 0, "head": 0, "unknown": 1
         });
         json!({
-            "schema": "holdfast.preemptions/1", "t_ns": 1, "lost_events": lost,
+            "schema": PREEMPTIONS, "t_ns": 1, "interval_ns": 1, "lost_events": lost,
             "vms": [{"pid": 7, "vcpus": [{
                 "vcpu": 0, "tid": 8, "readable": readable, "kernel": "7.2.12",
                 "preemptions": zero, "offcpu_ns": {"holder": holder * 1000},

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Waits for spinlocks as a guest times them itself: the output of `holdfast spins --json` there
-//! (`holdfast.spins/1`), as far as the lab needs it.
+//! Waits for spinlocks as a guest times them itself: the output of `holdfast spins --json`
+//! there.
 
+use holdfast_observer::{SPINS, Waits};
 use serde::{Deserialize, Serialize};
 
 /// A wait of at least 2^20 ns (1 ms) is longer than any critical section: the holder did not run.
@@ -18,29 +19,13 @@ pub struct SpinWaits {
     pub hist: Vec<u64>,
 }
 
-#[derive(Deserialize)]
-struct Line {
-    schema: String,
-    t_ns: u64,
-    interval_ns: u64,
-    lost_events: u64,
-    locks: Vec<Lock>,
-}
-
-#[derive(Deserialize)]
-struct Lock {
-    lock: String,
-    total_ns: u64,
-    hist: Vec<u64>,
-}
-
 impl SpinWaits {
     /// Sums the waits that `printed` reports from `from_ns` to `to_ns` of the guest's clock. None
     /// if it reports none for that time, or if waits were lost.
     pub fn within(printed: &str, from_ns: u64, to_ns: u64) -> Option<SpinWaits> {
-        let lines = printed.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
+        let lines = printed.lines().filter_map(|line| serde_json::from_str::<Waits>(line).ok());
         let inside = lines.filter(|line| {
-            line.schema == "holdfast.spins/1"
+            line.schema == SPINS
                 && line.t_ns <= to_ns
                 && line.t_ns.saturating_sub(line.interval_ns) >= from_ns
         });
@@ -53,9 +38,10 @@ impl SpinWaits {
             // A guest may print any numbers.
             sum.interval_ns = sum.interval_ns.saturating_add(line.interval_ns);
             sum.total_ns = sum.total_ns.saturating_add(lock.total_ns);
-            sum.hist.resize(sum.hist.len().max(lock.hist.len()), 0);
-            let both = sum.hist.iter_mut().zip(lock.hist);
-            both.for_each(|(sum, n)| *sum = sum.saturating_add(n));
+            let slots = &lock.hist.0[..lock.hist.used()];
+            sum.hist.resize(sum.hist.len().max(slots.len()), 0);
+            let both = sum.hist.iter_mut().zip(slots);
+            both.for_each(|(sum, n)| *sum = sum.saturating_add(*n));
         }
         (sum.interval_ns > 0).then_some(sum)
     }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use holdfast_agent::protocol::{Counters, CpuTimes, PerfCounts, TaskTime};
+use holdfast_observer::PREEMPTIONS;
 use holdfast_testbed::scheduler::Counted;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -189,7 +190,7 @@ fn snapshot(t_s: f64, within: f64, ops_per_cpu_s: f64, contender: usize) -> Snap
                 .into(),
             refused: BTreeMap::new(),
         }),
-        observer: Some(json!({"schema": "holdfast.preemptions/1", "t_ns": ns(t_s),
+        observer: Some(json!({"schema": PREEMPTIONS, "t_ns": ns(t_s), "interval_ns": 1,
             "lost_events": 0, "vms": [{"pid": 100, "vcpus": [vcpu]}]})),
         scheduler: (contender > 0).then(|| {
             // 120 graces in a window: of 16 us, 0.5 ms and 1 ms at least.

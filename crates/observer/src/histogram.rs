@@ -3,7 +3,8 @@
 
 use std::fmt::Write;
 
-use serde::{Serialize, Serializer};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Number of slots; `HF_NR_SLOTS` of `observe.h`.
 pub const NR_SLOTS: usize = 32;
@@ -25,9 +26,20 @@ impl Serialize for Histogram {
     }
 }
 
+impl<'de> Deserialize<'de> for Histogram {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let slots = Vec::<u64>::deserialize(deserializer)?;
+        let mut histogram = Self::default();
+        let used = histogram.0.get_mut(..slots.len());
+        used.ok_or_else(|| D::Error::custom("a histogram of too many slots"))?
+            .copy_from_slice(&slots);
+        Ok(histogram)
+    }
+}
+
 impl Histogram {
     /// Slots up to the last one that is not empty.
-    fn used(&self) -> usize {
+    pub fn used(&self) -> usize {
         self.0.iter().rposition(|count| *count != 0).map_or(0, |last| last + 1)
     }
 

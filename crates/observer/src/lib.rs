@@ -45,10 +45,10 @@ pub use observer::{Observer, Options, Storage, try_discovery};
 pub use recording::{Record, Recorded, Replay};
 pub use report::Report;
 pub use sample::{
-    ByClass, ClockSamples, Cost, Counters, HistogramByClass, KvmCounters, Sample, Times,
-    VcpuSample, VmSample,
+    ByClass, ClockSamples, Cost, Counters, HistogramByClass, KvmCounters, PREEMPTIONS, Sample,
+    Times, VcpuSample, VmSample,
 };
 pub use serve::serve_requests;
-pub use spins::Spins;
+pub use spins::{LockWaits, SPINS, Spins, Waits};
 pub use top::top;
 pub use vms::{VcpuInfo, VmInfo, VmList, list_vms};

@@ -4,12 +4,15 @@
 use std::collections::HashMap;
 
 use holdfast_policy::{NR_CLASSES, VcpuClass};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::histogram::Histogram;
 
+/// Schema tag of a sample as a line of JSON.
+pub const PREEMPTIONS: &str = "holdfast.preemptions/1";
+
 /// Counters since the observer was attached, or since an earlier sample.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Sample {
     /// Time at which it was taken, ns since 1970.
     pub t_ns: u64,
@@ -22,7 +25,7 @@ pub struct Sample {
 }
 
 /// One VM.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct VmSample {
     /// Process of its VMM.
     pub pid: u32,
@@ -36,14 +39,14 @@ pub struct VmSample {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
     /// It ended in the time that the sample covers.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ended: bool,
     /// Its vCPUs.
     pub vcpus: Vec<VcpuSample>,
 }
 
 /// One vCPU.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct VcpuSample {
     /// Its number in the VM.
     pub vcpu: u32,
@@ -58,7 +61,8 @@ pub struct VcpuSample {
 
 /// Counters of a vCPU, or sums over several. What was not measured is `None`, and so is a sum that
 /// lacks a part.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Counters {
     /// Its times; none once its thread has ended, or if the kernel has no schedstat.
     #[serde(flatten)]
@@ -88,7 +92,7 @@ pub struct Counters {
 }
 
 /// The times of a vCPU's thread.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Times {
     /// CPU time, ns.
     pub run_ns: u64,
@@ -108,7 +112,7 @@ impl Times {
 }
 
 /// Samples of the clock that found a vCPU running.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockSamples {
     /// All of them, by class.
     pub samples: ByClass,
@@ -129,7 +133,7 @@ impl ClockSamples {
 }
 
 /// KVM's reactions to vCPUs that spin.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KvmCounters {
     /// Exits because the vCPU spun (`kvm_vcpu_on_spin`).
     pub pause_exits: u64,
@@ -303,6 +307,22 @@ impl Serialize for ByClass {
     }
 }
 
+impl<'de> Deserialize<'de> for ByClass {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        by_class(deserializer).map(Self)
+    }
+}
+
+/// Values by the names of classes; a class that is not there has the default.
+fn by_class<'de, D, T>(deserializer: D) -> Result<[T; NR_CLASSES], D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de> + Copy + Default,
+{
+    let named: HashMap<String, T> = Deserialize::deserialize(deserializer)?;
+    Ok(VcpuClass::ALL.map(|class| named.get(class.name()).copied().unwrap_or_default()))
+}
+
 impl std::ops::Index<VcpuClass> for ByClass {
     type Output = u64;
 
@@ -324,6 +344,12 @@ impl HistogramByClass {
 impl Serialize for HistogramByClass {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(VcpuClass::ALL.iter().map(|class| (class.name(), &self[*class])))
+    }
+}
+
+impl<'de> Deserialize<'de> for HistogramByClass {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        by_class(deserializer).map(Self)
     }
 }
 
@@ -366,6 +392,19 @@ pub(crate) mod tests {
             vcpus: vec![vcpu],
         };
         Sample { t_ns, interval_ns: t_ns, lost_events: 0, vms: vec![vm] }
+    }
+
+    #[test]
+    fn is_read_as_it_was_written_and_what_is_missing_was_not_measured() {
+        let read = |sample: &Sample| -> Sample {
+            serde_json::from_str(&serde_json::to_string(sample).unwrap()).unwrap()
+        };
+        let mut written = sample(1, 7, 3);
+        let counters = written.vms[0].vcpus[0].counters;
+        assert_eq!(read(&written).vms[0].vcpus[0].counters, counters);
+        let unmeasured = Counters { times: None, kvm: None, clock: None, ..counters };
+        written.vms[0].vcpus[0].counters = unmeasured;
+        assert_eq!(read(&written).vms[0].vcpus[0].counters, unmeasured);
     }
 
     #[test]

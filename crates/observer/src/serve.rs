@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::error::ObserverError;
 use crate::observer::{Observer, Options, Storage};
-use crate::sample::Sample;
+use crate::sample::{PREEMPTIONS, Sample};
 
 /// Time that VMs are followed between two polls of the input.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -44,7 +44,7 @@ pub fn serve_requests(btf: &[BtfFiles]) -> Result<(), ObserverError> {
             Ok(()) => {
                 observer.poll(Duration::ZERO)?;
                 let sample = observer.sample()?;
-                let line = Tagged { schema: "holdfast.preemptions/1", sample: &sample };
+                let line = Tagged { schema: PREEMPTIONS, sample: &sample };
                 let line = serde_json::to_string(&line).map_err(|err| io_error(err.into()))?;
                 writeln!(out, "{line}").and_then(|()| out.flush()).map_err(io_error)?;
             }

@@ -232,7 +232,7 @@ BODY
 /// Sees no VM.
 const OBSERVER: &str = r#"#!/bin/sh
 while read -r line; do
-	echo '{"schema":"holdfast.preemptions/1","t_ns":1,"lost_events":0,"vms":[]}'
+	echo '{"schema":"holdfast.preemptions/1","t_ns":1,"interval_ns":1,"lost_events":0,"vms":[]}'
 done
 "#;
 

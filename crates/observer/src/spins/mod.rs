@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use self::cycles::tsc_hz;
 use self::probe::Probe;
+pub use self::waits::{LockWaits, SPINS, Waits};
 use crate::error::ObserverError;
 use crate::observer::Storage;
 use crate::output::show;

@@ -4,7 +4,7 @@
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags};
 
-use super::waits::{LOCKS, LockWaits, Waits};
+use super::waits::{LOCKS, LockWaits, SPINS, Waits};
 use crate::error::ObserverError;
 use crate::histogram::Histogram;
 use crate::host::{VMLINUX_BTF, check_bpf, monotonic_ns};
@@ -61,7 +61,8 @@ impl<'obj> Probe<'obj> {
         for (kind, lock) in LOCKS.into_iter().enumerate() {
             let key = (kind as u32).to_ne_bytes();
             let per_cpu = self.skel.maps.waits.lookup_percpu(&key, MapFlags::ANY).map_err(read)?;
-            let mut waits = LockWaits { lock, count: 0, total_ns: 0, hist: Histogram::default() };
+            let mut waits =
+                LockWaits { lock: lock.into(), count: 0, total_ns: 0, hist: Histogram::default() };
             for cpu in per_cpu.iter().flatten().filter_map(|bytes| from_bytes::<hf_waits>(bytes)) {
                 waits.total_ns += cpu.total_ns;
                 waits.hist = waits.hist.zip(&Histogram(cpu.hist), u64::saturating_add);
@@ -70,7 +71,7 @@ impl<'obj> Probe<'obj> {
             locks.push(waits);
         }
         Ok(Waits {
-            schema: "holdfast.spins/1",
+            schema: SPINS.into(),
             t_ns: monotonic_ns(),
             interval_ns: 0,
             guest: self.guest,

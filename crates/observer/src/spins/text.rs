@@ -143,9 +143,10 @@ mod tests {
         for (slot, n) in counts {
             hist.0[*slot] = *n;
         }
-        let lock = LockWaits { lock: "spinlock", count: hist.count(), total_ns: 1_000_000, hist };
+        let lock =
+            LockWaits { lock: "spinlock".into(), count: hist.count(), total_ns: 1_000_000, hist };
         Waits {
-            schema: "holdfast.spins/1",
+            schema: crate::spins::waits::SPINS.into(),
             t_ns: 1,
             interval_ns: 1_000_000_000,
             guest,

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The model that the text and the JSON of `spins` are made from.
 
-use serde::Serialize;
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
 
 use crate::histogram::Histogram;
 
@@ -9,30 +11,40 @@ use crate::histogram::Histogram;
 pub(super) const LOCKS: [&str; 7] =
     ["spinlock", "rwlock_read", "rwlock_write", "mutex", "rwsem_read", "rwsem_write", "other"];
 
-/// Waits for contended locks. JSON schema tag: `holdfast.spins/1`.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Waits {
-    pub(super) schema: &'static str,
+/// Schema tag of [`Waits`] as a line of JSON.
+pub const SPINS: &str = "holdfast.spins/1";
+
+/// Waits for contended locks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Waits {
+    /// [`SPINS`].
+    pub schema: Cow<'static, str>,
     /// CLOCK_MONOTONIC, ns.
-    pub(super) t_ns: u64,
+    pub t_ns: u64,
     /// Time covered, ns.
-    pub(super) interval_ns: u64,
+    pub interval_ns: u64,
     /// Is this a virtual machine?
-    pub(super) guest: bool,
+    pub guest: bool,
     /// Cycles per second; absent without a cycle counter.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) tsc_hz: Option<f64>,
-    pub(super) lost_events: u64,
-    pub(super) locks: Vec<LockWaits>,
+    pub tsc_hz: Option<f64>,
+    /// Waits that were not counted.
+    pub lost_events: u64,
+    /// By kind of lock.
+    pub locks: Vec<LockWaits>,
 }
 
 /// Waits for one kind of lock.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct LockWaits {
-    pub(super) lock: &'static str,
-    pub(super) count: u64,
-    pub(super) total_ns: u64,
-    pub(super) hist: Histogram,
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LockWaits {
+    /// Its kind, one of [`LOCKS`].
+    pub lock: Cow<'static, str>,
+    /// Number of waits.
+    pub count: u64,
+    /// Their sum, ns.
+    pub total_ns: u64,
+    /// Their lengths.
+    pub hist: Histogram,
 }
 
 impl Waits {
