@@ -94,6 +94,7 @@ static void wait_for_cpu(struct task_struct *p, struct task_ctx *tctx, u64 enq_f
 	if (!tctx->waits_since)
 		tctx->waits_since = scx_bpf_now();
 	tctx->queued = true;
+	/* A slice of 0 keeps what is left of the last one. */
 	scx_bpf_dsq_insert_vtime(p, dsq, cut_short ? 0 : params.slice_ns,
 				 dsq < HF_CPU_DSQ ? host_key : key, enq_flags);
 

@@ -11,8 +11,9 @@
  *  - yield() gives the CPU of a vCPU that spins to the sibling that it waits for. So do probes of a
  *    vCPU that spins without asking KVM.
  *
- * Guest memory is read only while the vCPU's thread is current and its CPU is contended. A vCPU
- * that cannot be read is scheduled as an ordinary task.
+ * Guest memory is read only while a thread of the VM is current: the vCPU's own, or that of a
+ * sibling that yields, is probed, or wakes it. Nothing is read at the end of a slice that no other
+ * task waits for. A vCPU that cannot be read is scheduled as an ordinary task.
  *
  * All callbacks are in this file, in the order of a task's life; those of CPUs and cgroups follow.
  * Below it:
@@ -119,6 +120,10 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 		wait_for_cpu(p, tctx, enq_flags);
 }
 
+/*
+ * @p leaves our DSQs: it is dispatched, or taken out. Linux before 7.1 does not call this for tasks
+ * that enqueue() inserts at once, as ours; the next slice or enqueue() of @p corrects @queued.
+ */
 void BPF_STRUCT_OPS(holdfast_dequeue, struct task_struct *p, u64 deq_flags)
 {
 	struct task_ctx *tctx = task_ctx_of(p);
@@ -153,7 +158,11 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 	}
 	if (rival.waits && run_starving(cpu, cctx, llc, now))
 		return;
-	/* A task that may not migrate by then would idle in the local DSQ of this CPU. */
+	/*
+	 * With its slice at 0 and no other task to run, the kernel calls enqueue(SCX_ENQ_LAST), which
+	 * takes @prev to an idle core. A task that may not migrate by then would idle in the local
+	 * DSQ of this CPU.
+	 */
 	if (tctx && !rival.waits && cctx->slice.migrates && cctx->slice.yield.kind == YIELD_NONE &&
 	    !is_migration_disabled(prev))
 		return;
@@ -198,7 +207,7 @@ void BPF_STRUCT_OPS(holdfast_tick, struct task_struct *p)
 	/* It has promised to stop. */
 	if (cctx->slice.yield.kind != YIELD_NONE)
 		return;
-	/* Without contention the slice goes on, and the guest is not left for a decision. */
+	/* Without contention the slice goes on: no exit from the guest to decide on its end. */
 	if (!scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) && !others_wait(cpu, cctx) &&
 	    !far_behind(cpu, tctx->vtime + cctx->clock.offset, tctx->weight, &first))
 		tick_alone(p, tctx, cpu, cctx);
@@ -351,6 +360,7 @@ void BPF_STRUCT_OPS(holdfast_exit, struct scx_exit_info *ei)
 	UEI_RECORD(uei, ei);
 }
 
+/* .flags, .exit_dump_len, and what some kernels lack: load() in main.rs. */
 SCX_OPS_DEFINE(holdfast_ops, .select_cpu = (void *)holdfast_select_cpu,
 	       .enqueue = (void *)holdfast_enqueue, .dequeue = (void *)holdfast_dequeue,
 	       .dispatch = (void *)holdfast_dispatch, .cpu_release = (void *)holdfast_cpu_release,

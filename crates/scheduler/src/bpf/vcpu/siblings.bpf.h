@@ -43,7 +43,7 @@ struct {
 /*
  * Has a vCPU a call pending for which the IPI sender spins? Only the newest entry of its queue is
  * read. An entry outside of the guest's direct map is on the stack of the IPI sender, which waits
- * for it. Entries in another slot than per-CPU areas, above 4 GiB or below, are wakeups.
+ * for it. An entry in another memory slot than the per-CPU areas, which lie in one, is a wakeup.
  */
 static bool has_call_pending(u64 call_queue_hva, u64 direct_map_hva, u64 slot_hva, u64 slot_len)
 {
@@ -286,9 +286,8 @@ struct blockers {
 };
 
 /*
- * Finds the blockers in @list that a vCPU of @class may wait for. Not static, like all functions
- * with a loop and more than one caller: the verifier goes through it once, by itself, and not again
- * for each state that a caller can be in.
+ * Finds the blockers in @list that a vCPU of @class may wait for. Not static: the verifier goes
+ * through it once, by itself, and not again for each state that a caller can be in.
  */
 __noinline int find_blockers(struct hf_preempted *list __arg_nonnull, u32 class,
 			     struct blockers *s __arg_nonnull)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * Directed yields: KVM asks for them when a vCPU spins, or when its guest names a candidate. Every
- * other scheduler ignores the candidate, which takes KVM's directed yield away. Interface:
+ * Directed yields: KVM asks for them when a vCPU spins, or when its guest names a candidate. Where
+ * ops.yield is missing or ignores its second task, there are none under sched_ext. Interface:
  * promise_yield() for ops.yield, give_cpu() to carry out a yield at the end of the slice.
  */
 #ifndef __SCX_HOLDFAST_YIELD_BPF_H
