@@ -20,6 +20,22 @@ pub fn loaded(host: &Host) -> Option<String> {
     Some(if is_enabled { host.read(NAME_OF_LOADED).unwrap_or_default() } else { String::new() })
 }
 
+/// The process that has loaded the scheduler: one that holds a link to a struct_ops, and scx's
+/// programs before those that hold others (of TCP, say). `None` if no process is seen to hold one.
+pub fn process(host: &Host) -> Option<u32> {
+    let holds = |pid: &u32| {
+        let infos = format!("/proc/{pid}/fdinfo");
+        host.list(&infos).iter().any(|fd| {
+            let info = host.read(format!("{infos}/{fd}")).unwrap_or_default();
+            info.lines().any(|line| line == "link_type:\tstruct_ops")
+        })
+    };
+    let comm = |pid: &u32| host.read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let holders: Vec<u32> = host.numbers("/proc").into_iter().filter(holds).collect();
+    let scx = holders.iter().find(|pid| comm(pid).starts_with("scx_"));
+    scx.or(holders.first()).copied()
+}
+
 /// Another sched_ext scheduler: the kernel runs one at a time.
 pub(crate) fn another(host: &Host) -> Check {
     const NAME: &str = "other-scheduler";

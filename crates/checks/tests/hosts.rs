@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use common::{FakeHost, RELEASE, vmlinux};
 use holdfast_checks::{
     Check, DISCOVERY_PROGRAMS, Host, OBSERVER_PROGRAMS, Purpose, REQUIRED_KFUNCS,
-    SCHEDULER_PROGRAMS, SPINS_PROGRAMS, Verdict, before_loading,
+    SCHEDULER_PROGRAMS, SPINS_PROGRAMS, Verdict, before_loading, scheduler_process,
 };
 
 #[test]
@@ -43,6 +43,23 @@ fn a_report_fits_a_terminal_and_loses_no_word() {
     }
     let blind: Vec<_> = report.blind().map(|check| check.name).collect();
     assert_eq!(blind, ["kvm"], "without kvm_amd there is no VM to observe");
+}
+
+#[test]
+fn the_process_of_the_scheduler_holds_its_link() {
+    let host = FakeHost::new();
+    let this = || host.host();
+    assert_eq!(scheduler_process(&this()), None);
+    for (pid, comm, link) in
+        [(40, "bpftool", "struct_ops"), (41, "scx_holdfast", "struct_ops"), (39, "x", "tracing")]
+    {
+        host.write(&format!("/proc/{pid}/comm"), comm);
+        let info = format!("pos:\t0\nlink_type:\t{link}\nlink_id:\t7\n");
+        host.write(&format!("/proc/{pid}/fdinfo/5"), &info);
+    }
+    assert_eq!(scheduler_process(&this()), Some(41));
+    host.remove("/proc/41");
+    assert_eq!(scheduler_process(&this()), Some(40));
 }
 
 #[test]
