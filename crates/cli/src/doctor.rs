@@ -21,7 +21,7 @@ use crate::{Say, print, print_styled};
 /// --for, only what that use depends on is checked, and counts.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-EXAMPLES
+Examples:
   holdfast doctor                                  # everything, and what to do next
   holdfast doctor --for observe && holdfast top    # top only where it can work
   holdfast doctor --for schedule --quiet           # a gate for a script: the exit code alone

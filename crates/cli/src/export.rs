@@ -11,6 +11,10 @@ use crate::outcome;
 /// Start it as root. It splits into two processes. The server gives up all rights; the collector
 /// keeps the rights that observing takes, and talks to the server alone.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  holdfast export
+  curl http://127.0.0.1:9746/metrics")]
 pub(crate) struct Args {
     /// Loopback address and port to listen at.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9746")]

@@ -45,6 +45,11 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  holdfast lab run demo              # the main claim: 20 to 30 minutes
+  holdfast lab run demo --quick      # only which way it goes
+  holdfast lab run s1 -o /srv/s1     # a replication, with its results in /srv/s1")]
 pub(crate) struct RunArgs {
     /// Experiments to run: TOML files, or names that `holdfast lab list` shows. `all` runs the
     /// replications of published documents (s1 to s5) and the experiments with several VMs (vms).

@@ -12,7 +12,9 @@ mod preemptions;
 mod record;
 mod replay;
 mod report;
+mod shown;
 mod spins;
+mod status;
 mod top;
 mod vms;
 
@@ -94,6 +96,7 @@ enum Command {
     Replay(replay::Args),
     Report(report::Args),
     Spins(spins::Args),
+    Status(status::Args),
     Top(top::Args),
     Vms(vms::Args),
 }
@@ -117,6 +120,7 @@ fn main() -> ExitCode {
         Command::Replay(args) => replay::main(&args),
         Command::Report(args) => report::main(&args, say),
         Command::Spins(args) => spins::main(&args, say),
+        Command::Status(args) => status::main(&args),
         Command::Top(args) => top::main(&args),
         Command::Vms(args) => vms::main(&args),
     };

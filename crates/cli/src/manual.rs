@@ -31,7 +31,7 @@ mod tests {
 
     #[test]
     fn examples_of_the_manual_are_commands() {
-        let examples = holdfast_manual::examples("holdfast");
+        let examples = holdfast_manual::examples(&Cli::command());
         assert!(examples.len() > 10, "{examples:?}");
         for words in examples {
             if let Err(error) = Cli::try_parse_from(&words) {

@@ -15,6 +15,10 @@ use crate::{Say, outcome, output_file, print};
 /// `holdfast replay` shows the recording; DuckDB and Spark read it, too. The file gets its name
 /// when it is complete. Needs the same rights as `holdfast report`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  holdfast record 1m -o monday.parquet
+  holdfast replay monday.parquet")]
 pub(crate) struct Args {
     /// File to write.
     #[arg(

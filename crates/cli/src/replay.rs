@@ -6,17 +6,25 @@ use std::process::ExitCode;
 
 use holdfast_observer::Replay;
 
+use crate::shown::{FormatArgs, VmArgs};
 use crate::{outcome, output_file};
 
 /// Shows a recording of `holdfast record`: as a table, a trace, a report or a picture.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  holdfast replay monday.parquet
+  holdfast replay monday.parquet --html monday.html
+  holdfast replay monday.parquet --format csv > monday.csv")]
 pub(crate) struct Args {
     /// The recording.
     file: PathBuf,
 
-    /// Print a JSON object of schema holdfast.report/1.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    vms: VmArgs,
+
+    #[command(flatten)]
+    format: FormatArgs,
 
     /// Also print a line for each vCPU.
     #[arg(long)]
@@ -42,7 +50,8 @@ pub(crate) struct Args {
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let replay = Replay {
         path: args.file.clone(),
-        json: args.json,
+        format: args.format.format(),
+        selection: args.vms.selection(),
         vcpus: args.vcpus,
         histogram: args.histogram,
         perfetto: args.perfetto.clone(),

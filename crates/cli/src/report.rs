@@ -7,6 +7,7 @@ use std::time::Duration;
 use holdfast_args::interval;
 use holdfast_observer::Report;
 
+use crate::shown::{FormatArgs, VmArgs};
 use crate::{Say, outcome};
 
 /// Reports at intervals how much VMs lose to preempted lock holders, under any scheduler.
@@ -20,6 +21,12 @@ use crate::{Say, outcome};
 /// lock; LHP% is the part of it while a holder or next owner was preempted. PLE/s is pause-loop
 /// exits per second. `-` means not known.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  holdfast report 5s                       # every 5 s, until Ctrl-C
+  holdfast report 1m 5 --top 10            # five minutes, the ten VMs that lose most
+  holdfast report 10s --vm web1 --vcpus    # one VM and its vCPUs
+  holdfast report 1m --format csv > losses.csv")]
 pub(crate) struct Args {
     /// Time between reports: 100ms, 5s, 1m; bare numbers are seconds.
     #[arg(default_value = "5s", value_parser = interval)]
@@ -29,9 +36,11 @@ pub(crate) struct Args {
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 
-    /// Print one JSON object of schema holdfast.report/1 per line.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    vms: VmArgs,
+
+    #[command(flatten)]
+    format: FormatArgs,
 
     /// Also print a line for each vCPU.
     #[arg(long)]
@@ -55,7 +64,8 @@ pub(crate) fn main(args: &Args, say: Say) -> anyhow::Result<ExitCode> {
         interval: args.interval,
         count: args.count,
         quiet: say.quiet,
-        json: args.json,
+        format: args.format.format(),
+        selection: args.vms.selection_here()?,
         vcpus: args.vcpus,
         histogram: args.histogram,
         frequency_hz: args.frequency,

@@ -15,6 +15,10 @@ use crate::{Say, outcome};
 /// longer than the first; the output names it. Run it in the guest, as root (or with CAP_BPF and
 /// CAP_PERFMON), on Linux 5.19 or later with BTF.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  holdfast spins           # in a guest; one report at Ctrl-C
+  holdfast spins 10s 6     # six reports in a minute")]
 pub(crate) struct Args {
     /// Time between reports: 100ms, 5s, 1m; bare numbers are seconds. By default one report, at
     /// Ctrl-C.

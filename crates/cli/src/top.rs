@@ -13,6 +13,10 @@ use crate::outcome;
 /// Enter opens a VM, h shows help, q quits. Needs a terminal, and the same rights as `holdfast
 /// report`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  holdfast top
+  holdfast top 5s")]
 pub(crate) struct Args {
     /// Time between updates: 500ms, 2s, 1m; bare numbers are seconds.
     #[arg(default_value = "2s", value_parser = interval)]

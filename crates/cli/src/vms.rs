@@ -14,6 +14,10 @@ use crate::print;
 /// guest is not read. Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE and
 /// CAP_DAC_READ_SEARCH) and a kernel with BTF. Guests need nothing.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  holdfast vms
+  holdfast vms --vcpus --wait 10s    # with vCPUs, and more time for idle VMs to run")]
 pub(crate) struct Args {
     /// Print one JSON object of schema holdfast.vms/1.
     #[arg(long)]

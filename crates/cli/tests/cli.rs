@@ -57,6 +57,10 @@ fn wrong_usage_is_2() {
         &["lab", "run", "demo", "--case", "no-such-case"],
         &["lab", "run", "demo", "--here", "--pcpus", "1"],
         &["lab", "run", "demo", "--here", "--pcpus", "1000000"],
+        &["report", "--sort", "colour"],
+        &["report", "--json", "--format", "csv"],
+        &["replay", "x", "--top", "0"],
+        &["status", "--time", "never"],
         &["no-such-thing"],
     ] {
         let output = holdfast(args);
@@ -103,6 +107,22 @@ fn help_names_the_scheduler_and_the_version_has_the_commit() {
     assert_eq!(version, expected);
     let commit = holdfast_args::COMMIT.unwrap_or_default();
     assert!(version.contains(commit) && version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+}
+
+/// Without rights, without KVM, and in a container, too.
+#[test]
+fn status_shows_what_it_can_and_says_what_is_missing() {
+    let output = holdfast(&["status", "--time", "10ms"]);
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{said} {}", text(&output.stderr));
+    for heading in ["SCHEDULER\n", "\nVMS\n", "\nATTENTION\n"] {
+        assert!(said.contains(heading), "{heading}: {said}");
+    }
+    let output = holdfast(&["status", "--time", "10ms", "--json"]);
+    let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(status["schema"], "holdfast.status/1");
+    assert!(status["scheduler"]["is_supported"].is_boolean(), "{status}");
+    assert_ne!(status.get("sample").is_some(), status.get("unobserved").is_some(), "{status}");
 }
 
 #[test]

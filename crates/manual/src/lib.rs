@@ -127,14 +127,25 @@ fn by_hand(page: &str) -> String {
     text
 }
 
-/// The commands that sections written by hand show: lines that begin with the program's name. For
+/// The commands that the manual of a program shows: lines that begin with the program's name. For
 /// the programs' tests.
-pub fn examples(program: &str) -> Vec<Vec<String>> {
-    let text = SECTIONS.replace("\\-", "-");
-    let commands = text.lines().filter(|line| line.split(' ').next() == Some(program));
-    let words = |line: &str| line.split(" #").next().map(|command| command.trim().to_owned());
-    let words = commands.filter_map(words);
-    words.map(|command| command.split(' ').map(str::to_owned).collect()).collect()
+pub fn examples(program: &Command) -> Vec<Vec<String>> {
+    /// A comment, or the rest of a line for the shell.
+    const ENDS: [&str; 4] = [" #", " |", " &&", " >"];
+    let name = program.get_name();
+    let text = SECTIONS.replace("\\-", "-") + &help_texts(program);
+    let commands = text.lines().map(str::trim).filter(|line| line.split(' ').next() == Some(name));
+    let words = |line: &str| {
+        let end = ENDS.iter().filter_map(|end| line.find(end)).min().unwrap_or(line.len());
+        line[..end].split_whitespace().map(str::to_owned).collect()
+    };
+    commands.map(words).collect()
+}
+
+/// The texts after the options of a program and its subcommands.
+fn help_texts(command: &Command) -> String {
+    let own = command.get_after_help().map(|text| format!("{text}\n")).unwrap_or_default();
+    own + &command.get_subcommands().map(help_texts).collect::<String>()
 }
 
 /// The pages, other than by prefix, that have sections written by hand. For the programs' tests.
@@ -171,13 +182,15 @@ mod tests {
             "\\-\\-json",
             ".SH NOTES\n\\&Slow\\-ly\n",
             "JSON\n.sp\nof",
-            ".SH EXAMPLES",
             ".SH OVERHEAD",
             ".SH \"EXIT STATUS\"",
         ] {
             assert!(page.contains(wanted), "{wanted}: {page}");
         }
         assert!(!page.contains("scx.service"), "{page}");
+        let with_examples = Command::new("x").after_help("Examples:\n  x --y    # z");
+        assert_eq!(after_help(&with_examples), ".SH EXAMPLES\n.EX\n\\&x \\-\\-y    # z\n.EE\n");
+        assert!(examples(&with_examples).contains(&vec!["x".into(), "--y".into()]));
     }
 
     #[test]

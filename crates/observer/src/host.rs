@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use holdfast_checks::{Host, foreign_pid_namespace};
 
@@ -139,6 +140,17 @@ pub(crate) fn realtime_ns() -> u64 {
 /// Time of the host's boot, in ns since 1970, by the clocks at this moment.
 pub(crate) fn boot_ns() -> i64 {
     realtime_ns() as i64 - clock_ns(libc::CLOCK_BOOTTIME) as i64
+}
+
+/// Time of the host's boot, by the clocks at this moment.
+pub fn boot_time() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_nanos(boot_ns().try_into().unwrap_or(0))
+}
+
+/// Start of a process that runs.
+pub fn process_start(pid: u32) -> Option<SystemTime> {
+    let since_boot = u64::try_from(ticks_ns(process_begin(pid)?)).ok()?;
+    Some(boot_time() + Duration::from_nanos(since_boot))
 }
 
 /// Clock ticks in ns.

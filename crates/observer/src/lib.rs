@@ -20,12 +20,14 @@ mod export;
 mod guest;
 mod histogram;
 mod host;
+mod look;
 mod names;
 mod observer;
 mod output;
 mod recording;
 mod report;
 mod sample;
+mod select;
 mod serve;
 mod skel;
 mod spins;
@@ -41,14 +43,17 @@ pub use export::{collect, export};
 pub use histogram::{Histogram, NR_SLOTS, time};
 pub use holdfast_bpf::service::error_line;
 pub use holdfast_bpf::{BtfFiles, with_last_words};
+pub use host::{boot_time, process_start};
+pub use look::{Look, look};
 pub use observer::{Observer, Options, Storage, try_discovery};
 pub use recording::{Record, Recorded, Replay};
-pub use report::Report;
+pub use report::{Format, Report};
 pub use sample::{
     ByClass, ClockSamples, Cost, Counters, HistogramByClass, KvmCounters, PREEMPTIONS, Sample,
     Times, VcpuSample, VmSample,
 };
+pub use select::{Column, Selection};
 pub use serve::serve_requests;
 pub use spins::{LockWaits, SPINS, Spins, Waits};
 pub use top::top;
-pub use vms::{VcpuInfo, VmInfo, VmList, list_vms};
+pub use vms::{VcpuInfo, VmInfo, VmList, known_vms, list_vms};

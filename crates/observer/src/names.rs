@@ -20,6 +20,20 @@ pub(crate) fn vm_name(pid: u32) -> Option<String> {
     name_of(&program, &args, &String::from_utf8_lossy(&groups))
 }
 
+/// UUID of the VM of this process, if QEMU is given one, as libvirt and Proxmox do.
+pub(crate) fn vm_uuid(pid: u32) -> Option<String> {
+    uuid_of(&cmdline(pid))
+}
+
+fn uuid_of(args: &[String]) -> Option<String> {
+    let of_smbios = |value: String| {
+        value.split(',').find_map(|part| part.strip_prefix("uuid=").map(str::to_owned))
+    };
+    let given = value_of(args, &["-uuid", "--uuid"]);
+    let uuid = given.or_else(|| value_of(args, &["-smbios"]).and_then(of_smbios))?;
+    Some(printable(&uuid, NAME_CHARS)).filter(|uuid| !uuid.is_empty())
+}
+
 /// Name of the program that runs the VM.
 pub(crate) fn vmm(pid: u32) -> String {
     executable(pid).map_or_else(
@@ -246,6 +260,16 @@ mod tests {
     fn named(cmdline: &str, groups: &str) -> Option<String> {
         let args = split(cmdline);
         name_of(&program(&args[0], &args), &args, groups)
+    }
+
+    #[test]
+    fn reads_the_uuids_given_to_qemu() {
+        let uuid = "0c24e29f-0000-4000-8000-000000000001";
+        let of = |cmdline: String| uuid_of(&split(&cmdline));
+        assert_eq!(of(format!("qemu -uuid {uuid} -m 1")).as_deref(), Some(uuid));
+        assert_eq!(of(format!("kvm -smbios type=1,uuid={uuid}")).as_deref(), Some(uuid));
+        assert_eq!(of("qemu -name x".into()), None);
+        assert_eq!(of("qemu -uuid".into()), None);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::host::{
     boot_ns, check_kvm, monotonic_ns, online_cpus, process_begin, realtime_ns, schedstat,
     thread_exists, ticks_ns,
 };
-use crate::names::vm_name;
+use crate::names::{vm_name, vm_uuid};
 use crate::recording::RecordedVm;
 use crate::sample::{
     ByClass, ClockSamples, Counters, HistogramByClass, KvmCounters, Sample, Times, VcpuSample,
@@ -96,13 +96,14 @@ pub struct Observer<'obj> {
 #[derive(Debug, Clone)]
 struct Process {
     name: Option<String>,
+    uuid: Option<String>,
     /// Start of the process, in clock ticks since boot, unless it had ended before it was read.
     begin: Option<u64>,
 }
 
 impl Process {
     fn of(pid: u32) -> Self {
-        Self { name: vm_name(pid), begin: process_begin(pid) }
+        Self { name: vm_name(pid), uuid: vm_uuid(pid), begin: process_begin(pid) }
     }
 }
 
@@ -248,8 +249,10 @@ impl<'obj> Observer<'obj> {
             if self.ring.is_some() || vcpus.is_empty() {
                 continue;
             }
-            let name = process.and_then(|process| process.name);
-            let ended = VmSample { pid: vm.pid, name, kernel, unreadable, ended: true, vcpus };
+            let (name, uuid) = process.map(|process| (process.name, process.uuid)).unzip();
+            let (name, uuid) = (name.flatten(), uuid.flatten());
+            let ended =
+                VmSample { pid: vm.pid, name, uuid, kernel, unreadable, ended: true, vcpus };
             if self.ended.len() < MAX_ENDED {
                 self.ended.push(ended);
             } else {
@@ -300,7 +303,7 @@ impl<'obj> Observer<'obj> {
         discovery.vms().iter().map(|(kvm, vm)| {
             let (kernel, unreadable) = kernel_of(vm);
             let process = processes.entry((vm.pid, *kvm)).or_insert_with(|| Process::of(vm.pid));
-            let Process { name, begin } = process.clone();
+            let Process { name, begin, .. } = process.clone();
             let begin_ns = begin.map(|ticks| *boot_ns + ticks_ns(ticks));
             (*kvm, RecordedVm { pid: vm.pid, begin_ns, name, kernel, unreadable, ended: false })
         })
@@ -337,8 +340,8 @@ impl<'obj> Observer<'obj> {
             let vcpus = vcpus.collect();
             let (kernel, unreadable) = kernel_of(vm);
             let process = self.processes.entry((vm.pid, *kvm));
-            let name = process.or_insert_with(|| Process::of(vm.pid)).name.clone();
-            vms.push(VmSample { pid: vm.pid, name, kernel, unreadable, ended: false, vcpus });
+            let Process { name, uuid, .. } = process.or_insert_with(|| Process::of(vm.pid)).clone();
+            vms.push(VmSample { pid: vm.pid, name, uuid, kernel, unreadable, ended: false, vcpus });
         }
         vms.append(&mut self.ended);
         vms.sort_by_key(|vm| vm.pid);

@@ -13,6 +13,7 @@ use crate::histogram::{Histogram, time};
 use crate::observer::{Observer, Options, Storage};
 use crate::output::{fill, missing, show};
 use crate::sample::{Counters, Sample, Times, VmSample};
+use crate::select::Selection;
 use crate::serve::Tagged;
 use crate::stop;
 
@@ -22,8 +23,20 @@ const SCHEMA: &str = "holdfast.report/1";
 /// Longest wait for reports of vCPUs, so that Ctrl-C is noticed.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
+/// The form of a report.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Format {
+    /// A table.
+    #[default]
+    Text,
+    /// JSON Lines.
+    Json,
+    /// Comma-separated values, a line for each VM.
+    Csv,
+}
+
 /// Options of a report.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Report {
     /// Time between two reports.
     pub interval: Duration,
@@ -31,8 +44,10 @@ pub struct Report {
     pub count: Option<u64>,
     /// Do not say what is watched.
     pub quiet: bool,
-    /// JSON Lines instead of a table.
-    pub json: bool,
+    /// Its form.
+    pub format: Format,
+    /// The VMs that it shows.
+    pub selection: Selection,
     /// Also a line for each vCPU.
     pub vcpus: bool,
     /// Histograms of the off-CPU time of lock holders after each table.
@@ -53,7 +68,7 @@ impl Report {
         observer.settle()?;
         let mut out = io::stdout().lock();
         let written = |source| ObserverError::Io { action: "write the report", source };
-        if !self.json && !self.quiet {
+        if self.format == Format::Text && !self.quiet {
             let first = format!(
                 "Watching vCPUs lose their CPUs, every {:?}. Ctrl-C ends it.\n",
                 self.interval
@@ -61,6 +76,9 @@ impl Report {
             if !show(&mut out, &first)? {
                 return Ok(());
             }
+        }
+        if self.format == Format::Csv && !show(&mut out, &csv_line(CSV_COLUMNS))? {
+            return Ok(());
         }
         let mut before = observer.sample()?;
         let mut due = Instant::now() + self.interval;
@@ -73,14 +91,7 @@ impl Report {
             }
             observer.poll(Duration::ZERO)?;
             let now = observer.sample()?;
-            let mut sample = now.since(&before);
-            sample.sort_by_blocking();
-            let text = if self.json {
-                let line = Tagged { schema: SCHEMA, sample: &sample };
-                serde_json::to_string(&line).map(|line| line + "\n").map_err(io::Error::from)
-            } else {
-                Ok(self.table(&sample))
-            };
+            let text = self.render(now.since(&before));
             if !show(&mut out, &text.map_err(written)?)? || stop::is_asked() {
                 break;
             }
@@ -90,6 +101,19 @@ impl Report {
             left -= 1;
         }
         Ok(())
+    }
+
+    /// One report in the wanted form.
+    pub(crate) fn render(&self, mut sample: Sample) -> io::Result<String> {
+        self.selection.apply(&mut sample);
+        match self.format {
+            Format::Text => Ok(self.table(&sample)),
+            Format::Json => {
+                let line = Tagged { schema: SCHEMA, sample: &sample };
+                serde_json::to_string(&line).map(|line| line + "\n").map_err(io::Error::from)
+            }
+            Format::Csv => Ok(sample.vms.iter().map(|vm| csv_row(&sample, vm)).collect()),
+        }
     }
 
     /// One table, at most 79 columns wide.
@@ -136,6 +160,52 @@ impl Report {
         }
         text
     }
+}
+
+/// The columns of the report as comma-separated values. A value that is not known is empty.
+pub(crate) const CSV_COLUMNS: [&str; 12] = [
+    "time",
+    "vm",
+    "pid",
+    "cpu_percent",
+    "steal_percent",
+    "preemptions_per_second",
+    "holder_preemptions_per_second",
+    "head_preemptions_per_second",
+    "holder_offcpu_p99_seconds",
+    "lock_wait_percent",
+    "lhp_percent",
+    "pause_exits_per_second",
+];
+
+/// A line of comma-separated values.
+pub(crate) fn csv_line(values: impl IntoIterator<Item = impl AsRef<[u8]>>) -> String {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    let written = writer.write_record(values).ok().and_then(|()| writer.into_inner().ok());
+    String::from_utf8(written.expect("memory takes everything")).expect("the values are text")
+}
+
+fn csv_row(sample: &Sample, vm: &VmSample) -> String {
+    let (c, seconds) = (vm.total(), sample.seconds());
+    let some = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
+    let rate = |count: u64| count as f64 / seconds;
+    let percent = |ns: u64| ns as f64 / seconds / 1e7;
+    let known = |count| (vm.is_readable() && c.tells_classes()).then(|| rate(count));
+    let p99 = c.offcpu_hist[VcpuClass::Holder].quantile_slot(0.99);
+    csv_line([
+        when(sample.t_ns),
+        vm.label(),
+        vm.pid.to_string(),
+        some(c.times.map(|times| percent(times.run_ns))),
+        some(c.times.map(|times| percent(times.steal_ns))),
+        some(Some(rate(c.preemptions.total()))),
+        some(known(c.preemptions[VcpuClass::Holder])),
+        some(known(c.preemptions[VcpuClass::Head])),
+        p99.map_or_else(String::new, |slot| ((1u64 << (slot + 1)) as f64 / 1e9).to_string()),
+        some(c.cost().map(|cost| cost.waiting * 100.0)),
+        some(c.cost().map(|cost| (cost.holder_preempted + cost.head_preempted) * 100.0)),
+        some(c.kvm.map(|kvm| rate(kvm.pause_exits))),
+    ])
 }
 
 /// Events per second.
@@ -231,17 +301,38 @@ fn histograms(vms: &[VmSample]) -> String {
 mod tests {
     use super::*;
     use crate::sample::tests::sample;
+    use crate::select::Column;
 
     const REPORT: Report = Report {
         interval: Duration::from_secs(1),
         count: None,
         quiet: false,
-        json: false,
+        format: Format::Text,
+        selection: Selection { vms: Vec::new(), sort: Column::Lost, top: None },
         vcpus: true,
         histogram: true,
         frequency_hz: 99,
         btf: Vec::new(),
     };
+
+    #[test]
+    fn comma_separated_values_have_all_columns_and_nothing_for_what_is_not_known() {
+        let csv = Report { format: Format::Csv, ..REPORT };
+        let mut all = sample(2_000_000_000, 7, 100);
+        all.vms[0].name = Some("a, \"b\"".into());
+        let line = csv.render(all.clone()).unwrap();
+        let expected = "1970-01-01T00:00:02Z,\"a, \"\"b\"\"\",7,0.005,0.000,50.000,50.000,0.000,\
+                        0.002097152,25.000,12.500,50.000\n";
+        assert_eq!(line, expected);
+        let counters = &mut all.vms[0].vcpus[0];
+        counters.readable = false;
+        (counters.counters.times, counters.counters.clock) = (None, None);
+        counters.counters.kvm = None;
+        counters.counters.offcpu_hist = Default::default();
+        let line = csv.render(all).unwrap();
+        assert!(line.ends_with(",7,,,50.000,,,,,,\n"), "{line}");
+        assert_eq!(csv_line(CSV_COLUMNS).matches(',').count(), line.matches(',').count() - 1);
+    }
 
     #[test]
     fn every_line_fits_a_terminal() {

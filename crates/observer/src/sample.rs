@@ -32,6 +32,9 @@ pub struct VmSample {
     /// Name that its VMM or libvirt gives it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// UUID that its VMM is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
     /// Its guest kernel, where it can be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
@@ -386,6 +389,7 @@ pub(crate) mod tests {
         let vm = VmSample {
             pid,
             name: Some("web".into()),
+            uuid: None,
             kernel: Some("6.1.0".into()),
             unreadable: None,
             ended: false,

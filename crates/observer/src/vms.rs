@@ -38,6 +38,9 @@ pub struct VmInfo {
     /// Name that its VMM or libvirt gives it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// UUID that its VMM is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
     /// Name of the program that it runs.
     pub vmm: String,
     /// Its guest kernel, where it can be read.
@@ -92,8 +95,7 @@ pub fn list_vms(wait: Duration, btf: &[BtfFiles]) -> Result<VmList, ObserverErro
 
     let mut vms: Vec<VmInfo> = discovery.vms().values().map(describe).collect();
     let ran: BTreeSet<u32> = vms.iter().map(|vm| vm.pid).collect();
-    let all = vcpus_by_process(Path::new(PROC)).into_iter();
-    vms.extend(all.filter(|(pid, _)| !ran.contains(pid)).map(|(pid, vcpus)| at_rest(pid, &vcpus)));
+    vms.extend(at_rest(&ran));
     vms.sort_by_key(|vm| vm.pid);
     Ok(VmList { schema: "holdfast.vms/1", vms })
 }
@@ -122,13 +124,26 @@ fn vcpus_by_process(proc: &Path) -> BTreeMap<u32, BTreeSet<u32>> {
     processes
 }
 
+/// Process, name and UUID of each VM that processes have open.
+pub fn known_vms() -> Vec<(u32, Option<String>, Option<String>)> {
+    let pids = vcpus_by_process(Path::new(PROC)).into_keys();
+    pids.map(|pid| (pid, names::vm_name(pid), names::vm_uuid(pid))).collect()
+}
+
+/// VMs of other processes than those of VMs that ran.
+pub(crate) fn at_rest(ran: &BTreeSet<u32>) -> Vec<VmInfo> {
+    let all = vcpus_by_process(Path::new(PROC)).into_iter();
+    all.filter(|(pid, _)| !ran.contains(pid)).map(|(pid, ids)| vm_at_rest(pid, &ids)).collect()
+}
+
 /// A VM none of whose vCPUs ran. The ids are the VMM's choice. VMMs make vCPUs in the order of
 /// their ids, so that the rank of an id is the vCPU's index.
-fn at_rest(pid: u32, ids: &BTreeSet<u32>) -> VmInfo {
+fn vm_at_rest(pid: u32, ids: &BTreeSet<u32>) -> VmInfo {
     let of = |vcpu| VcpuInfo { vcpu, tid: None, steal_time_gpa: None, words: BTreeMap::new() };
     VmInfo {
         pid,
         name: names::vm_name(pid),
+        uuid: names::vm_uuid(pid),
         vmm: names::vmm(pid),
         kernel: None,
         unreadable: Some(NOT_RUN.into()),
@@ -162,6 +177,7 @@ fn describe(vm: &Vm) -> VmInfo {
     VmInfo {
         pid: vm.pid,
         name: names::vm_name(vm.pid),
+        uuid: names::vm_uuid(vm.pid),
         vmm: names::vmm(vm.pid),
         kernel,
         unreadable,
@@ -230,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_vm_at_rest_is_listed_with_the_reason() {
-        let vm = at_rest(u32::MAX, &BTreeSet::from([0, 64]));
+        let vm = vm_at_rest(u32::MAX, &BTreeSet::from([0, 64]));
         let json = serde_json::to_value(&vm).unwrap();
         assert_eq!(json["vcpus"], serde_json::json!([{ "vcpu": 0 }, { "vcpu": 1 }]));
         assert_eq!(json.get("kernel"), None);

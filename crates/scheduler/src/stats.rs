@@ -335,6 +335,14 @@ impl Decisions {
 }
 
 pub(crate) fn server_data() -> StatsServerData<(), Totals> {
+    // Since it was loaded, for `holdfast status`.
+    let open_total: Box<dyn StatsOpener<(), Totals>> = Box::new(|_| {
+        let read: Box<dyn StatsReader<(), Totals>> = Box::new(|_args, (req_ch, res_ch)| {
+            req_ch.send(())?;
+            res_ch.recv()?.delta(&Totals::default()).to_json()
+        });
+        Ok(read)
+    });
     let open: Box<dyn StatsOpener<(), Totals>> = Box::new(move |(req_ch, res_ch)| {
         req_ch.send(())?;
         let mut prev = res_ch.recv()?;
@@ -354,6 +362,7 @@ pub(crate) fn server_data() -> StatsServerData<(), Totals> {
         .add_meta(Metrics::meta())
         .add_meta(Decisions::meta())
         .add_ops("top", StatsOps { open, close: None })
+        .add_ops("total", StatsOps { open: open_total, close: None })
 }
 
 pub(crate) fn monitor(interval: Duration, shutdown: Arc<AtomicBool>) -> Result<()> {

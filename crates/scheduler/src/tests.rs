@@ -6,8 +6,8 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::mem::MaybeUninit;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 use holdfast_checks::{MAX_CGROUPS, REQUIRED_KFUNCS};
 use holdfast_policy::Target;
 use libbpf_rs::skel::SkelBuilder;
@@ -86,7 +86,7 @@ fn reads_btf_of_guests_before_loading() {
 
 #[test]
 fn examples_of_the_manual_are_commands() {
-    let examples = holdfast_manual::examples("scx_holdfast");
+    let examples = holdfast_manual::examples(&Opts::command());
     assert!(examples.len() > 1, "{examples:?}");
     for words in examples {
         assert!(Opts::try_parse_from(&words).is_ok(), "{words:?}");

@@ -6,23 +6,24 @@ use std::io::ErrorKind::NotFound;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use super::write::directory;
 use super::{Recording, html, perfetto, read};
 use crate::error::ObserverError;
 use crate::histogram::time;
 use crate::output::{count, show};
-use crate::report::{Report, when};
-use crate::serve::Tagged;
+use crate::report::{CSV_COLUMNS, Format, Report, csv_line, when};
+use crate::select::Selection;
 
 /// Options of a replay.
 #[derive(Debug, Clone)]
 pub struct Replay {
     /// The recording.
     pub path: PathBuf,
-    /// Print a JSON object instead of a table.
-    pub json: bool,
+    /// The form of what is printed.
+    pub format: Format,
+    /// The VMs that are printed.
+    pub selection: Selection,
     /// Also print a line for each vCPU.
     pub vcpus: bool,
     /// Also print histograms of the off-CPU time of lock holders.
@@ -51,23 +52,20 @@ impl Replay {
             let picture = html::picture(&recording);
             write_file(path, "write the picture", |out| out.write_all(picture.as_bytes()))?;
         }
-        let sample = recording.summary();
-        let text = if self.json {
-            let line = Tagged { schema: "holdfast.report/1", sample: &sample };
-            serde_json::to_string(&line).map(|line| line + "\n").map_err(io::Error::from)
-        } else {
-            let report = Report {
-                interval: Duration::ZERO,
-                count: None,
-                quiet: false,
-                json: false,
-                vcpus: self.vcpus,
-                histogram: self.histogram,
-                frequency_hz: recording.about.frequency_hz,
-                btf: Vec::new(),
-            };
-            Ok(headline(&recording) + &report.table(&sample))
+        let report = Report {
+            format: self.format,
+            selection: self.selection.clone(),
+            vcpus: self.vcpus,
+            histogram: self.histogram,
+            frequency_hz: recording.about.frequency_hz,
+            ..Report::default()
         };
+        let head = match self.format {
+            Format::Text => headline(&recording),
+            Format::Json => String::new(),
+            Format::Csv => csv_line(CSV_COLUMNS),
+        };
+        let text = report.render(recording.summary()).map(|text| head + &text);
         let written = |source| ObserverError::Io { action: "write the report", source };
         show(&mut io::stdout(), &text.map_err(written)?).map(|_| ())
     }
@@ -192,7 +190,8 @@ mod tests {
         symlink("new", in_dir("link2")).unwrap();
         let replay = |html: Option<&str>, perfetto: Option<&str>| Replay {
             path: in_dir("a"),
-            json: false,
+            format: Format::Text,
+            selection: Selection::default(),
             vcpus: false,
             histogram: false,
             html: html.map(in_dir),

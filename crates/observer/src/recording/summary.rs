@@ -42,20 +42,19 @@ impl Recording {
             VmSample {
                 pid: vm.pid,
                 name: vm.name.clone(),
+                uuid: None,
                 kernel: vm.kernel.clone(),
                 unreadable: vm.unreadable.clone(),
                 ended: vm.ended,
                 vcpus: vcpus.collect(),
             }
         });
-        let mut sample = Sample {
+        Sample {
             t_ns: self.about.end_ns as u64,
             interval_ns: self.about.end_ns.saturating_sub(self.about.begin_ns).max(0) as u64,
             lost_events: self.about.lost_events,
             vms: vms.collect(),
-        };
-        sample.sort_by_blocking();
-        sample
+        }
     }
 }
 
