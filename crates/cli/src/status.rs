@@ -307,8 +307,10 @@ fn sentences(lines: &[String]) -> String {
 }
 
 fn fill(text: &str) -> String {
-    let options = textwrap::Options::new(79).subsequent_indent("  ").break_words(false);
-    textwrap::fill(text, options) + "\n"
+    // Times are not broken at their hyphens.
+    let whole = textwrap::WordSplitter::NoHyphenation;
+    let options = textwrap::Options::new(79).subsequent_indent("  ").word_splitter(whole);
+    textwrap::fill(text, options.break_words(false)) + "\n"
 }
 
 #[cfg(test)]
@@ -318,7 +320,7 @@ mod tests {
     fn status() -> Status {
         let scheduler = Scheduler {
             is_supported: true,
-            loaded: Some("holdfast_0.1.0".into()),
+            loaded: Some("holdfast_0.1.0_x86_64_unknown_linux_gnu".into()),
             pid: Some(12),
             since_ns: Some(1_700_000_000_000_000_000),
             last_exit: Some(LastExit {
@@ -344,7 +346,8 @@ mod tests {
     fn one_screen_says_what_is_known_and_what_is_not() {
         let text = anstream::adapter::strip_str(&status().text(Duration::from_secs(2))).to_string();
         for line in [
-            "holdfast_0.1.0 is loaded, by process 12, since 2023-11-14T22:13:20Z.",
+            "holdfast_0.1.0_x86_64_unknown_linux_gnu is loaded, by process 12, since\n  \
+             2023-11-14T22:13:20Z.",
             "Since it was loaded: 0 graces ended in time and 3 at the cap,",
             "Last end: holdfast?[2J at 2020-09-13T12:26:40Z, runnable task stall: qemu[12]",
             "Not known: needs root.",
