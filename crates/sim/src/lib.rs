@@ -21,6 +21,7 @@
 //! | [`kernel`] | `kernel/sched/core.c`: run queues, wakeups, switches, ticks, affinity |
 //! | [`class`] | `struct sched_class`; `ext` is `kernel/sched/ext/ext.c`, `idle` its idle CPUs |
 //! | [`program`] | what tasks do |
+//! | [`stock`] | `kernel/sched/fair.c`: the kernel's own scheduler, to compare with |
 //! | [`guest`] | memory of VMs, which the scheduler reads |
 //! | `kfuncs`, `bpf` | what the scheduler calls |
 //! | `object`, `compile` | the scheduler, compiled and loaded |
@@ -43,6 +44,7 @@ mod object;
 pub mod program;
 mod raw;
 mod rules;
+pub mod stock;
 mod task;
 
 pub use cgroup::Cgroup;
