@@ -23,6 +23,7 @@
 //! | [`program`] | what tasks do |
 //! | [`stock`] | `kernel/sched/fair.c`: the kernel's own scheduler, to compare with |
 //! | [`guest`] | memory of VMs, which the scheduler reads |
+//! | [`guests`] | VMs on real lock algorithms |
 //! | `kfuncs`, `bpf` | what the scheduler calls |
 //! | `object`, `compile` | the scheduler, compiled and loaded |
 //! | [`config`], `machine`, `rules` | a machine and its bounds |
@@ -35,6 +36,7 @@ pub mod config;
 mod cpuset;
 mod ext;
 pub mod guest;
+pub mod guests;
 mod idle;
 pub mod kernel;
 mod kfuncs;
