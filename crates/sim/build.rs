@@ -23,6 +23,10 @@ fn main() {
         println!("cargo::rerun-if-changed={}", dir.display());
     }
     println!("cargo::rerun-if-env-changed=BPF_CLANG");
+    // For sources that are compiled at run time.
+    if let Ok(clang) = env::var("BPF_CLANG") {
+        println!("cargo::rustc-env=HOLDFAST_SIM_CLANG={clang}");
+    }
 
     // Unpacks the scx headers into OUT_DIR.
     scx_cargo::BpfBuilder::new().expect("the scx headers can be unpacked (it needs clang)");

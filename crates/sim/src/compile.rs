@@ -100,7 +100,9 @@ impl Build<'_> {
     }
 
     fn clang<'o>(&self, options: impl IntoIterator<Item = &'o OsStr>) -> Result<(), String> {
-        let clang = env::var_os("BPF_CLANG").unwrap_or_else(|| "clang".into());
+        let clang = env::var_os("BPF_CLANG")
+            .or_else(|| option_env!("HOLDFAST_SIM_CLANG").map(Into::into))
+            .unwrap_or_else(|| "clang".into());
         let output = Command::new(&clang)
             .args(options)
             .output()

@@ -138,6 +138,7 @@ pub(crate) struct Rq {
     pub(crate) online: Cell<bool>,
     /// Runnable tasks of the stop and real-time classes, best first; the running one, too.
     rt: RefCell<Vec<TaskId>>,
+    /// Up to when the time of this CPU is accounted, to a task or to idleness.
     exec_start: Cell<u64>,
     pub(crate) in_task: Cell<bool>,
     idle_since: Cell<u64>,
@@ -175,6 +176,8 @@ pub struct Kernel {
     pub(crate) config: Config,
     now: Cell<u64>,
     this_cpu: Cell<usize>,
+    /// A coroutine runs.
+    in_path: Cell<bool>,
     events: RefCell<BinaryHeap<Reverse<Due>>>,
     seq: Cell<u64>,
     random: RefCell<ChaCha8Rng>,
@@ -215,6 +218,7 @@ impl Kernel {
             config,
             now: Cell::new(0),
             this_cpu: Cell::new(0),
+            in_path: Cell::new(false),
             events: RefCell::default(),
             seq: Cell::new(0),
             random: RefCell::new(random),
@@ -321,6 +325,11 @@ impl Kernel {
         self.task(id).state.get() != State::Running
     }
 
+    /// Has the task exited?
+    pub(crate) fn is_gone(&self, id: TaskId) -> bool {
+        self.task(id).is_gone.get()
+    }
+
     // ---- events and paths ----
 
     pub(crate) fn post(&self, at: u64, event: Event) {
@@ -392,7 +401,10 @@ impl Kernel {
         let path = path.get_or_insert_with(|| self.new_path(cpu));
         rq.busy.set(true);
         self.this_cpu.set(cpu);
-        match path.resume(()) {
+        self.in_path.set(true);
+        let stopped = path.resume(());
+        self.in_path.set(false);
+        match stopped {
             CoroutineResult::Yield(Stop::For(ns)) => self.post_in(ns, Event::Resume(cpu)),
             CoroutineResult::Yield(Stop::Waits) => {}
             CoroutineResult::Yield(Stop::Done) | CoroutineResult::Return(()) => rq.busy.set(false),
@@ -426,8 +438,7 @@ impl Kernel {
     /// A helper or kfunc is called: other CPUs may come in between.
     pub(crate) fn pause(&self) {
         let Some(explore) = &self.config.explore else { return };
-        let cpu = self.this_cpu();
-        if !self.rqs[cpu].busy.get() || explore.pause_ns == 0 {
+        if !self.in_path.get() || explore.pause_ns == 0 {
             return;
         }
         // Half of all calls take no time at all.
@@ -441,7 +452,7 @@ impl Kernel {
         let me = self.this_cpu();
         while let Some(owner) = lock.owner.get() {
             assert!(owner != me, "CPU {me} takes a lock twice");
-            assert!(self.rqs[me].busy.get(), "CPU {me} waits for a lock outside of a path");
+            assert!(self.in_path.get(), "CPU {me} waits for a lock outside of a path");
             lock.waiters.borrow_mut().push_back(me);
             self.suspend(Stop::Waits);
         }
@@ -646,12 +657,15 @@ impl Kernel {
     /// `update_curr_common()`, and what the class makes of it.
     pub(crate) fn update_curr(&self, cpu: usize) {
         let rq = &self.rqs[cpu];
-        let Some(curr) = rq.curr.get() else { return };
         let ran = self.now() - rq.exec_start.get();
         if ran == 0 {
             return;
         }
         rq.exec_start.set(self.now());
+        let Some(curr) = rq.curr.get() else {
+            rq.idle_ns.set(rq.idle_ns.get() + ran);
+            return;
+        };
         let task = self.task(curr);
         task.raw.set(l::TASK_SUM_EXEC, task.raw.get::<u64>(l::TASK_SUM_EXEC) + ran);
         if task.sched.get() == Sched::Class {
@@ -778,7 +792,6 @@ impl Kernel {
                 }
             }
         }
-        self.rqs[cpu].exec_start.set(self.now());
         match next.as_deref() {
             None => self.class().update_idle(self, cpu, true, true),
             Some(next) if next.sched.get() == Sched::Class => {
@@ -810,10 +823,7 @@ impl Kernel {
         rq.curr.set(next.as_ref().map(|next| next.id));
         rq.current.set(rq.curr.get());
         match (&prev, &next) {
-            (None, Some(_)) => {
-                rq.idle_ns.set(rq.idle_ns.get() + (self.now() - rq.idle_since.get()));
-                self.start_tick(cpu);
-            }
+            (None, Some(_)) => self.start_tick(cpu),
             (Some(_), None) => rq.idle_since.set(self.now()),
             _ => {}
         }
@@ -1283,7 +1293,8 @@ impl Rq {
 
     /// Idle time so far.
     pub(crate) fn idle_ns(&self, now: u64) -> u64 {
-        self.idle_ns.get() + self.idle_for(now)
+        let more = if self.curr.get().is_none() { now - self.exec_start.get() } else { 0 };
+        self.idle_ns.get() + more
     }
 }
 

@@ -5,6 +5,10 @@
 //! runs in the context of its task, on the task's CPU: what it does through [`Cx`] (waking others,
 //! changing affinities, yielding to a thread) happens at that moment, by the rules of system calls.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
+use crate::guest::Memory;
 use crate::kernel::{Kernel, TaskId};
 
 /// For as long as the machine runs.
@@ -168,5 +172,65 @@ pub fn napper(run_ns: u64, sleep_ns: u64) -> impl Program {
     move |cx: &Cx<'_>| {
         ran = !ran;
         if ran { Step::Run(1 + cx.random(run_ns)) } else { Step::Sleep(1 + cx.random(sleep_ns)) }
+    }
+}
+
+/// Two tasks that wake each other, as over a pipe: each works for `work_ns`, wakes the other with
+/// the promise to sleep, and sleeps `late_ns` later. The first program of the pair works first.
+pub fn pair(work_ns: u64, late_ns: u64) -> [Box<dyn Program>; 2] {
+    let tasks: Rc<[Cell<Option<TaskId>>; 2]> = Rc::default();
+    let bytes = Rc::new([Cell::new(1u32), Cell::new(0)]);
+    [0, 1].map(|me| {
+        let (tasks, bytes) = (Rc::clone(&tasks), Rc::clone(&bytes));
+        let mut works = false;
+        let program = move |cx: &Cx<'_>| {
+            let other = 1 - me;
+            tasks[me].set(Some(cx.task()));
+            if works {
+                works = false;
+                bytes[other].set(bytes[other].get() + 1);
+                if let Some(task) = tasks[other].get() {
+                    cx.wake_sync(task);
+                }
+                return Step::Run(late_ns);
+            }
+            if bytes[me].get() == 0 {
+                return Step::Block;
+            }
+            bytes[me].set(bytes[me].get() - 1);
+            works = true;
+            Step::Run(work_ns)
+        };
+        Box::new(program) as Box<dyn Program>
+    })
+}
+
+impl Program for Box<dyn Program> {
+    fn next(&mut self, cx: &Cx<'_>) -> Step {
+        (**self).next(cx)
+    }
+
+    fn switched_in(&mut self, cx: &Cx<'_>) {
+        (**self).switched_in(cx);
+    }
+
+    fn switched_out(&mut self, cx: &Cx<'_>, preempted: bool) {
+        (**self).switched_out(cx, preempted);
+    }
+}
+
+/// A vCPU that runs outside of critical sections and in them, in turns, each for a random time of up
+/// to so many nanoseconds. Its preemption count is at `preempt_count` in the guest's memory.
+pub fn sections(
+    memory: &Rc<Memory>,
+    preempt_count: usize,
+    outside_ns: u64,
+    held_ns: u64,
+) -> impl Program + use<> {
+    let memory = Rc::clone(memory);
+    move |cx: &Cx<'_>| {
+        let held = memory.read_u32(preempt_count) == 0;
+        memory.write_u32(preempt_count, u32::from(held));
+        Step::Run(1 + cx.random(if held { held_ns } else { outside_ns }))
     }
 }

@@ -2,7 +2,7 @@
 //! Shares of tasks and groups.
 //! One alone: `cargo test --release -p holdfast-sim --test shares NAME`.
 
-use holdfast_sim::{Machine, SEC, hog, task};
+use holdfast_sim::{Explore, MS, Machine, SEC, Source, US, hog, napper, pair, task};
 
 #[test]
 fn tasks_share_by_weight() {
@@ -13,4 +13,64 @@ fn tasks_share_by_weight() {
         let seconds = machine.cpu_ns(id) as f64 / 1e9;
         assert!((seconds - expected).abs() < 0.2, "{seconds} s of {expected}");
     }
+}
+
+/// What `beside_two_that_wake_each_other()` of the lab runs: the longest wait of a loop, in ms.
+fn wait_beside_a_pair(source: Source) -> u64 {
+    let machine = Machine::new(1).cpus(3).source(source).boot();
+    let loops = [0, 1].map(|cpu| machine.spawn(task("loop", hog()).on([cpu])));
+    for program in pair(1500 * US, 2 * US) {
+        machine.spawn(task("pair", program).on([0, 1]));
+    }
+    machine.run(6 * SEC);
+    loops.map(|id| machine.longest_wait_ns(id)).into_iter().max().unwrap_or(0) / MS
+}
+
+#[test]
+fn a_loop_runs_beside_two_that_wake_each_other() {
+    let wait_ms = wait_beside_a_pair(Source::Tree);
+    assert!(wait_ms < 30, "{wait_ms} ms");
+}
+
+/// The model finds the fault that the condition is there for.
+#[test]
+fn a_loop_starves_if_wakers_are_trusted_while_others_wait() {
+    let source = Source::patched(
+        "base/wakeup.bpf.h",
+        "cctx && !others_wait(here, cctx) && sleeps_soon(cctx, now)",
+        "cctx && sleeps_soon(cctx, now)",
+    );
+    let wait_ms = wait_beside_a_pair(source.expect("it compiles"));
+    assert!(wait_ms > 1000, "{wait_ms} ms");
+}
+
+#[test]
+fn groups_share_by_weight_at_each_level() {
+    let machine = Machine::new(1).cpus(2).boot();
+    let heavy = machine.cgroup(300);
+    let light = machine.cgroup(100);
+    let parts = [machine.cgroup_in(&heavy, 200), machine.cgroup_in(&heavy, 100)];
+    // Two tasks in each, as one alone could not use its part of two CPUs.
+    let groups = [&parts[0], &parts[1], &light];
+    let tasks =
+        groups.map(|group| [0, 1].map(|_| machine.spawn(task("hog", hog()).in_cgroup(group))));
+    machine.run(20 * SEC);
+    for (tasks, expected) in tasks.into_iter().zip([0.5, 0.25, 0.25]) {
+        let share = tasks.map(|id| machine.cpu_ns(id)).iter().sum::<u64>() as f64 / 40e9;
+        assert!((share - expected).abs() < 0.02, "{share} of {expected}");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let run = |seed| {
+        let machine = Machine::new(seed).cpus(4).smt(2).explore(Explore { pause_ns: 300 }).boot();
+        for nr in 0..9 {
+            machine.spawn(task(format!("{nr}"), napper(3 * MS, 2 * MS)));
+        }
+        machine.run(SEC);
+        machine.totals().trace
+    };
+    assert_eq!(run(7), run(7));
+    assert_ne!(run(7), run(8));
 }
