@@ -21,6 +21,9 @@ struct Options {
     /// The directory `crates` of another tree, whose scheduler to run.
     #[arg(long)]
     crates: Option<std::path::PathBuf>,
+    /// Print what each host counted.
+    #[arg(long)]
+    verbose: bool,
     /// Stop after so many violations.
     #[arg(long, default_value_t = 10)]
     violations: u32,
@@ -39,12 +42,16 @@ fn main() -> ExitCode {
     let (mut found, mut done) = (0, 0u32);
     for seed in options.first..options.first + options.seeds {
         done += 1;
-        if let Err(violation) = hosts::run(seed, &source) {
-            println!("seed {seed}: {violation}");
-            found += 1;
-            if found == options.violations {
-                break;
+        match hosts::run(seed, &source) {
+            Ok(totals) if options.verbose => println!("seed {seed}: {totals:?}"),
+            Ok(_) => {}
+            Err(violation) => {
+                println!("seed {seed}: {violation}");
+                found += 1;
             }
+        }
+        if found == options.violations {
+            break;
         }
     }
     let seconds = began.elapsed().as_secs_f64();

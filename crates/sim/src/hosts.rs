@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::config::{Bounds, Explore, KernelVersion, MS, SEC, US};
 use crate::guest::Words;
-use crate::kernel::TaskId;
+use crate::kernel::{TaskId, Totals};
 use crate::machine::{Machine, Spawn, task};
 use crate::object::Source;
 use crate::program::{Cx, Program, Step, pair, periodic, sections};
@@ -33,12 +33,12 @@ impl<P: Program> Program for Until<P> {
     }
 }
 
-/// Runs the host of `seed` with a scheduler of `source`.
+/// Runs the host of `seed` with a scheduler of `source`. Returns what it counted.
 ///
 /// # Errors
 ///
 /// The first rule that it violates.
-pub fn run(seed: u64, source: &Source) -> Result<(), Violation> {
+pub fn run(seed: u64, source: &Source) -> Result<Totals, Violation> {
     Host::new(seed, source).run()
 }
 
@@ -218,7 +218,7 @@ impl Host {
         }
     }
 
-    fn run(mut self) -> Result<(), Violation> {
+    fn run(mut self) -> Result<Totals, Violation> {
         if self.random.random_ratio(1, 2) {
             self.add_groups();
         }
@@ -238,7 +238,8 @@ impl Host {
             self.machine.wake(id);
         }
         self.machine.try_run(EXIT_NS)?;
-        self.check_end()
+        self.check_end()?;
+        Ok(self.machine.totals())
     }
 
     /// Nothing is left of tasks that have exited.

@@ -115,6 +115,9 @@ enum Stop {
     Done,
 }
 
+/// How long a path spins before it looks again.
+const SPIN_NS: u64 = 100;
+
 type Path = Coroutine<(), Stop, (), DefaultStack>;
 
 /// A spinlock. An atomic machine never finds it taken.
@@ -921,9 +924,7 @@ impl Kernel {
         }
         // Its CPU switches away from it still.
         while task.on_cpu.get() {
-            let cpu = task.cpu.get();
-            self.lock_rq(cpu);
-            self.unlock_rq(cpu);
+            self.suspend(Stop::For(SPIN_NS));
         }
         task.set_state(State::Running);
         let is_new = task.is_new.take();
