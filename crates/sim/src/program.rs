@@ -219,8 +219,8 @@ impl Program for Box<dyn Program> {
     }
 }
 
-/// A vCPU that runs outside of critical sections and in them, in turns, each for a random time of up
-/// to so many nanoseconds. Its preemption count is at `preempt_count` in the guest's memory.
+/// A vCPU that runs outside of critical sections and in them, in turns, each for a random time of
+/// up to so many nanoseconds. Its preemption count is at `preempt_count` in the guest's memory.
 pub fn sections(
     memory: &Rc<Memory>,
     preempt_count: usize,

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Random small hosts keep to the rules, and faults that are put in on purpose are found.
+//! More hosts: `cargo run --release -p holdfast-sim --example explore -- --seeds 100000`.
+
+use holdfast_sim::{Source, hosts};
+
+#[test]
+fn random_hosts_keep_to_the_rules() {
+    for seed in 0..200 {
+        if let Err(violation) = hosts::run(seed, &Source::Tree) {
+            panic!("seed {seed}: {violation}");
+        }
+    }
+}
+
+/// The first seed below `seeds` whose host violates `rule` when `old` in `file` is `new`.
+fn first_seed(seeds: u64, rule: &str, (file, old, new): (&str, &str, &str)) -> Option<u64> {
+    let source = Source::patched(file, old, new).expect("it compiles");
+    (0..seeds).find(|seed| hosts::run(*seed, &source).is_err_and(|found| found.rule == rule))
+}
+
+#[test]
+fn finds_a_group_that_is_left_without_a_count() {
+    let change = ("base/groups.bpf.h", "\ttctx->own_weight = 0;\n", "");
+    let found = first_seed(1000, "groups", change);
+    assert!(found.is_some());
+}
+
+#[test]
+fn finds_a_cpu_that_idles_although_a_task_waits() {
+    let change = ("main.bpf.c", "\tif (idle)\n\t\tkick_if_others_wait(cpu);\n", "");
+    let found = first_seed(1000, "idle CPU", change);
+    assert!(found.is_some());
+}
+
+#[test]
+fn finds_a_blocker_that_is_never_forgotten() {
+    let change = (
+        "vcpu/siblings.bpf.h",
+        "\tif (was.blocker)\n\t\t__sync_fetch_and_sub(&nr_blockers, 1);\n",
+        "",
+    );
+    let found = first_seed(1000, "blockers", change);
+    assert!(found.is_some());
+}
