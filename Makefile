@@ -19,7 +19,7 @@ AGENT_FLAGS := --config 'target.$(STATIC).rustflags=["-C","target-feature=+crt-s
 
 # A release's source has its crates with it: nothing is fetched or installed then.
 OFFLINE := $(wildcard vendor)
-# Any clang from 17 on.
+# Any clang from 18 on: the scx crates compile for version 4 of the BPF instruction set.
 CLANG :=
 ifneq ($(CLANG),)
 export BPF_CLANG := $(CLANG)
