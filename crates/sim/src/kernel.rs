@@ -1179,6 +1179,11 @@ impl Kernel {
         }
     }
 
+    /// Has the stopper of `cpu` been asked to move this task?
+    pub(crate) fn is_to_move(&self, cpu: usize, id: TaskId) -> bool {
+        self.rqs[cpu].to_move.borrow().contains(&id)
+    }
+
     /// `migration_cpu_stop()` of each task that has to leave.
     fn stopper_runs(&self, cpu: usize) {
         loop {

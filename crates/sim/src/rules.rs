@@ -77,7 +77,11 @@ impl Rules {
         if from.is_some_and(|from| from != next.id) {
             self.nr_done.set(self.nr_done.get() + 1);
         }
-        if !next.may_run_on(k.this_cpu()) && !next.is_migration_disabled() {
+        // The stopper moves a task off whose affinity has changed while it was being switched.
+        if !next.may_run_on(k.this_cpu())
+            && !next.is_migration_disabled()
+            && !k.is_to_move(k.this_cpu(), next.id)
+        {
             k.violation("affinity", format!("{} runs on CPU {}", next.name, k.this_cpu()));
         }
         let Some(since) = next.ready_at.take() else { return };

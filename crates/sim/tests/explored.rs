@@ -21,14 +21,15 @@ fn first_seed(seeds: u64, rule: &str, (file, old, new): (&str, &str, &str)) -> O
 
 #[test]
 fn finds_a_group_that_is_left_without_a_count() {
-    let change = ("base/groups.bpf.h", "\ttctx->own_weight = 0;\n", "");
+    let change =
+        ("base/groups.bpf.h", "\tgroup_count(tctx->group, tctx->own_weight, false);\n", "");
     let found = first_seed(1000, "groups", change);
     assert!(found.is_some());
 }
 
 #[test]
 fn finds_a_cpu_that_idles_although_a_task_waits() {
-    let change = ("main.bpf.c", "\tif (idle)\n\t\tkick_if_others_wait(cpu);\n", "");
+    let change = ("enqueue.bpf.h", "cctx->has_pinned = true;", ";");
     let found = first_seed(1000, "idle CPU", change);
     assert!(found.is_some());
 }
