@@ -174,7 +174,7 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	/* All that waited are gone. The kernel does not ask again before this CPU idles. */
 	set_contended(cctx, false);
-	if (nr_llcs > 1 && help_others(llc))
+	if (nr_llcs > 1 && help_others(cpu, llc))
 		return;
 	if (tctx)
 		renew_slice(prev, tctx, cctx, true);

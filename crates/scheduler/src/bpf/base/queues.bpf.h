@@ -127,6 +127,16 @@ __noinline bool first_by_affinity(u32 llc, s32 cpu, u32 dsqs, bool found,
 	return found;
 }
 
+/* The first task of another LLC that may run on @cpu; @dsqs are its affinity DSQs. */
+static bool first_in_llc(u32 llc, s32 cpu, u32 dsqs, struct first *first)
+{
+	bool found;
+
+	first->dsq = llc;
+	found = first_for(llc, cpu, &first->key, &first->weight, false);
+	return first_by_affinity(llc, cpu, dsqs, found, first);
+}
+
 /*
  * Has another LLC fallen far behind a task here, which is at @vtime and weighs @weight? By slices
  * of the heavier of the two tasks: those of a light task may be more than others can ever be
@@ -136,7 +146,6 @@ static bool far_behind(s32 cpu, u64 vtime, u32 weight, struct first *first)
 {
 	struct first other = {};
 	u32 llc, *dsqs;
-	bool found;
 	u64 lag;
 
 	if (nr_llcs <= 1)
@@ -145,9 +154,7 @@ static bool far_behind(s32 cpu, u64 vtime, u32 weight, struct first *first)
 	if (llc == llc_of(cpu))
 		return false;
 	dsqs = MEMBER_VPTR(llc_affinity_dsqs, [llc]);
-	other.dsq = llc;
-	found = first_for(llc, cpu, &other.key, &other.weight, false);
-	if (!first_by_affinity(llc, cpu, dsqs ? *dsqs : 0, found, &other))
+	if (!first_in_llc(llc, cpu, dsqs ? *dsqs : 0, &other))
 		return false;
 	lag = hf_scale_by_weight(params.slice_ns * LLC_LAG_SLICES,
 				 weight < other.weight ? other.weight : weight);
@@ -236,21 +243,27 @@ static bool run_first(u64 dsq, s32 cpu, struct cpu_ctx *cctx, u32 llc)
 	       take_by_affinity(llc, cctx->affinity_dsqs);
 }
 
-/* Helps another LLC rather than idle, one of the same NUMA node first. */
-__noinline bool help_others(u32 llc)
+/*
+ * Helps another LLC rather than idle, one of the same NUMA node first. The kernel would go through
+ * all tasks of a DSQ for one that may run here, with the DSQ locked: it is asked only where one is
+ * near the beginning.
+ */
+__noinline bool help_others(s32 cpu, u32 llc)
 {
 	const volatile s32 *node = MEMBER_VPTR(llc_node, [llc]), *other_node;
 	u32 i, pass, other, *dsqs;
 
 	bpf_for (pass, 0, 2) {
 		bpf_for (i, 1, nr_llcs) {
+			struct first first = {};
+
 			other = (llc + i) % nr_llcs;
 			other_node = MEMBER_VPTR(llc_node, [other]);
 			if (!node || !other_node || (*node == *other_node) != !pass)
 				continue;
 			dsqs = MEMBER_VPTR(llc_affinity_dsqs, [other]);
-			if (scx_bpf_dsq_move_to_local(other, 0) ||
-			    (dsqs && take_by_affinity(other, *dsqs)))
+			if (first_in_llc(other, cpu, dsqs ? *dsqs : 0, &first) &&
+			    scx_bpf_dsq_move_to_local(first.dsq, 0))
 				return true;
 		}
 	}
