@@ -52,6 +52,21 @@ fn affinity_sets_that_are_gone_cost_nothing() {
     assert!(many < none * 1.5, "{none:.1} and {many:.1}");
 }
 
+/// A kernel thread of one CPU preempts at each wakeup. At 95 % duty it leaves the rest.
+#[test]
+fn a_busy_kernel_thread_leaves_its_cpu_to_others_now_and_then() {
+    let machine = Machine::new(1).cpus(1).boot();
+    let thread = task("kworker", periodic(950 * US, 50 * US)).kthread().on([0]);
+    let thread = machine.spawn(thread);
+    let loops = [0, 1].map(|_| machine.spawn(task("hog", hog())));
+    machine.run(20 * SEC);
+    let share = machine.cpu_ns(thread) as f64 / 20e9;
+    let wait = loops.map(|id| machine.longest_wait_ns(id)).into_iter().max().unwrap_or(0);
+    println!("the thread has {share:.3} of its CPU; a loop waits for {} ms", wait / MS);
+    assert!(share < 0.6, "{share}");
+    assert!(wait < 200 * MS, "{} ms", wait / MS);
+}
+
 /// The cost of a decision is that of a small host.
 #[test]
 fn a_dispatch_on_a_large_host_costs_little_more() {

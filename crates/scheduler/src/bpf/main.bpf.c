@@ -111,8 +111,11 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 {
 	struct task_ctx *tctx = task_ctx_of(p);
 
-	/* At the end of a slice a kernel thread waits, too: two would have the CPU for ever. */
-	if (!tctx || (enq_flags & SCX_ENQ_WAKEUP && is_pcpu_kthread(p)))
+	/*
+	 * At the end of a slice a kernel thread waits, too: two would have the CPU for ever. A
+	 * thread that has had more than its share waits as well.
+	 */
+	if (!tctx || (enq_flags & SCX_ENQ_WAKEUP && is_pcpu_kthread(p) && !is_ahead(tctx)))
 		run_at_once(p, enq_flags);
 	else if (enq_flags & SCX_ENQ_LAST)
 		migrate_to_idle_core(p, enq_flags);
@@ -250,7 +253,7 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	/* A halted vCPU holds nothing. Without contention its task took nothing from others. */
 	if (!runnable) {
 		hf_note_class(&tctx->grace, HF_PREEMPTIBLE, 0);
-		if (is_pcpu_kthread(p) || !others_wait(cpu, cctx))
+		if (!others_wait(cpu, cctx))
 			clamp_lag(tctx);
 		return;
 	}

@@ -222,6 +222,18 @@ static void charge(const struct task_struct *p, struct task_ctx *tctx, struct cp
 	tctx->ungrouped_ns = 0;
 }
 
+/* By how many slices of CPU time a kernel thread of one CPU may be ahead and still run at once. */
+#define KTHREAD_AHEAD_SLICES 2
+
+/* Has the task had more of its CPU than its share, by more than a burst? */
+static bool is_ahead(const struct task_ctx *tctx)
+{
+	u64 bound = time_at(tctx->cpu) +
+		    hf_scale_by_weight(KTHREAD_AHEAD_SLICES * params.slice_ns, tctx->weight);
+
+	return hf_vtime_before(bound, tctx->vtime);
+}
+
 /* By how many slices the DSQ of another LLC may fall behind before it is helped. */
 #define LLC_LAG_SLICES 4
 
