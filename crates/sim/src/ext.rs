@@ -150,6 +150,13 @@ pub(crate) struct ExtEntity {
     pub(crate) storages: RefCell<Vec<Option<Box<[u64]>>>>,
 }
 
+impl ExtEntity {
+    /// The DSQ that the task is in.
+    pub(crate) fn dsq_id(&self) -> Option<u64> {
+        self.dsq.borrow().as_ref().map(|dsq| dsq.id)
+    }
+}
+
 /// `struct scx_rq`.
 struct ExtRq {
     local: Rc<Dsq>,

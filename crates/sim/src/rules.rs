@@ -118,11 +118,15 @@ impl Rules {
                     && k.rqs[*cpu].idle_for(k.now()) > self.bounds.idle_ns
             });
             if let Some(cpu) = idles {
-                let ms = waited as f64 / 1e6;
-                k.violation(
-                    "idle CPU",
-                    format!("{} waits for {ms:.3} ms, CPU {cpu} idles", task.name),
+                let (name, ms) = (&task.name, waited as f64 / 1e6);
+                let (at, allowed) = (task.cpu.get(), task.nr_cpus_allowed());
+                let dsq = task.ext.dsq_id().map_or("no DSQ".into(), |id| format!("DSQ {id:#x}"));
+                let text = format!(
+                    "{name} waits for {ms:.3} ms in {dsq}, its CPU is {at} of {allowed} that it \
+                     may run on; CPU {cpu} idles ({:?})",
+                    k.config.kernel
                 );
+                k.violation("idle CPU", text);
             }
         }
     }
