@@ -4,6 +4,7 @@
 #             stock scheduler and scx_holdfast make of an overcommitted host. Results go to
 #             results/demo/.
 # make test   runs every test: units, properties, BPF in the lab's kernel, a small lab experiment.
+# make quick  runs the tests that boot nothing: units, properties, and the scheduler in a model.
 # make build  builds everything into target/dist/.
 # make deb    makes Debian packages of what is built, in target/packages/; make tarball and
 #             make image: of programs that need no library; make dist: of the source and its crates.
@@ -48,7 +49,7 @@ COMPLETIONS = $(foreach program, holdfast scx_holdfast, \
 	$(addprefix $(DESTDIR)$(PREFIX)/share/, bash-completion/completions/$(program) \
 	zsh/site-functions/_$(program) fish/vendor_completions.d/$(program).fish))
 
-.PHONY: all build demo test check book fmt deps deps-check test-tools clean
+.PHONY: all build demo test quick check book fmt deps deps-check test-tools clean
 .PHONY: check-paths install uninstall
 .PHONY: deb tarball image dist test-packages
 all: build
@@ -91,6 +92,12 @@ test: build test-tools
 	workloads/test.sh target/workloads/workloads
 	@echo "== Installation"
 	packaging/test.sh
+
+# Without root, and while a change is being written. Build with `make build` first for cargo's sake:
+# it installs what the compiler needs.
+QUICK := $(filter-out emulated,$(basename $(notdir $(wildcard crates/*/tests/*.rs)))) policy
+quick:
+	cargo test --release --locked --workspace --lib --bins $(addprefix --test ,$(sort $(QUICK)))
 
 check: deps-check
 	cargo fmt --all --check
