@@ -231,7 +231,7 @@ impl<'obj> Discovery<'obj> {
         };
         let state = match found {
             Ok(Ok(guest)) => {
-                log::info!("pid {}: guest kernel can be read: {}", vm.pid, guest.kernel());
+                log::info!("pid {}: tier {}: {}", vm.pid, guest.tier().name(), guest.kernel());
                 VmState::Readable(guest)
             }
             Ok(Err(why)) => {
@@ -240,7 +240,8 @@ impl<'obj> Discovery<'obj> {
                     false if is_denial(&why) => log::Level::Warn,
                     _ => log::Level::Debug,
                 };
-                log::log!(level, "pid {}: guest kernel cannot be read: {why}", vm.pid);
+                let remedy = why.remedy().map(|text| format!("; {text}")).unwrap_or_default();
+                log::log!(level, "pid {}: tier none: {why}{remedy}", vm.pid);
                 VmState::Unreadable(Some(why))
             }
             // The panic has printed its reason. One guest does not stop the work for the others.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_guest::{MemoryError, ReadError, ResolvedGuest, Slot, VcpuRecord};
+use holdfast_guest::{MemoryError, ReadError, ResolvedGuest, Slot, Tier, VcpuRecord};
 
 /// Shortest and longest time between attempts to read a guest. A booting guest becomes readable
 /// soon; a guest that never does costs little.
@@ -168,6 +168,14 @@ impl Vm {
 
     pub(crate) fn records(&self) -> Vec<VcpuRecord> {
         self.vcpus.values().filter_map(|vcpu| vcpu.record).collect()
+    }
+
+    /// How much is known of its vCPUs.
+    pub fn tier(&self) -> Tier {
+        match &self.state {
+            VmState::Readable(guest) => guest.tier(),
+            VmState::Unreadable(_) => Tier::None,
+        }
     }
 
     /// Can its classes be read?

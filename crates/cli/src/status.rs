@@ -264,8 +264,9 @@ fn attention(
         all_of.push(format!("{nr} slices went to tasks that had waited for 5 s."));
     }
     for vm in looked.iter().flat_map(|look| &look.sample.vms) {
-        if let (false, Some(why)) = (vm.is_readable(), &vm.unreadable) {
-            all_of.push(format!("{} cannot be read: {why}.", vm.label()));
+        if let Some(why) = vm.guest.why() {
+            let tier = vm.guest.tier_name();
+            all_of.push(format!("{} is of tier {tier}: {why}.", vm.label()));
         }
         let lost = vm.total().cost().map(|c| (c.holder_preempted + c.head_preempted) * 100.0);
         if let Some(lost) = lost.filter(|lost| *lost >= MUCH && !scheduler.is_holdfast()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Errors of reading a guest, with advice in their texts.
+//! Errors of reading a guest, and what would remedy them.
 
 use crate::{
     address::{Gpa, Hva},
@@ -16,10 +16,7 @@ pub enum ReadError {
     #[error(transparent)]
     Memory(#[from] MemoryError),
     /// The guest has not registered a steal-time record.
-    #[error(
-        "no vCPU has a steal-time record: not Linux, booted with nopv, without KVM's steal time in \
-         its CPUID, or not booted yet"
-    )]
+    #[error("no vCPU has a steal-time record")]
     NoStealTime,
     /// A record contradicts itself.
     #[error(
@@ -36,9 +33,9 @@ pub enum ReadError {
     },
     /// No kernel BTF was found, and no BTF from a file fits.
     #[error(
-        "no kernel BTF in {resident_mib} MiB of resident guest memory{}: the guest still boots; or \
-         the BTF is swapped out, or the kernel has none (CONFIG_DEBUG_INFO_BTF): then give it as a \
-         file (--btf); or the guest is confidential: then it cannot be read",
+        "no kernel BTF in {resident_mib} MiB of resident guest memory{}: the guest still boots, or \
+         is confidential, or the BTF is swapped out, or the kernel has none \
+         (CONFIG_DEBUG_INFO_BTF)",
         unfit(*.nr_files)
     )]
     NoBtf {
@@ -61,8 +58,7 @@ pub enum ReadError {
     /// Every layout found belongs to a kernel that is not running.
     #[error(
         "none of the {candidates} kernel BTF found describes the running kernel: they are left \
-         over from before a reboot, or the guest still boots; if it stays so, give its BTF as a \
-         file (--btf)"
+         over from before a reboot, or the guest still boots"
     )]
     Stale {
         /// Number of layouts tried.
@@ -71,11 +67,29 @@ pub enum ReadError {
         source: Misfit,
     },
     /// More than one layout fits, and they differ.
-    #[error(
-        "builds {0} and {1} both fit the vCPUs and differ: give only the BTF of the running build \
-         as a file (--btf)"
-    )]
+    #[error("builds {0} and {1} both fit the vCPUs and differ")]
     Ambiguous(BuildId, BuildId),
+}
+
+impl ReadError {
+    /// What the operator can do, if it stays so; `None` if nothing but wait.
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::NoStealTime => Some(
+                "Linux has one where KVM's CPUID is visible (no kvm=off) with kvm-steal-time, and \
+                 its command line has neither nopv nor no-steal-acc",
+            ),
+            Self::NoBtf { .. } | Self::Stale { .. } => {
+                Some("give the BTF of its kernel as a file (--btf)")
+            }
+            Self::Ambiguous(..) => Some("give only the BTF of the running build as a file (--btf)"),
+            Self::Layout { source: LayoutError::NotCounted, .. } => Some(
+                "boot a kernel with CONFIG_PREEMPT_DYNAMIC, CONFIG_PREEMPT or \
+                 CONFIG_PREEMPT_COUNT",
+            ),
+            Self::Memory(_) | Self::BadRecord { .. } | Self::Decoys | Self::Layout { .. } => None,
+        }
+    }
 }
 
 fn unfit(nr_files: usize) -> String {

@@ -37,6 +37,7 @@ mod release;
 mod resolved;
 pub mod scan;
 pub mod source;
+pub mod tier;
 pub mod vcpu;
 
 pub use address::{Gpa, Gva, Hva, HvaRange, Slot};
@@ -49,4 +50,5 @@ pub use process::ProcessMemory;
 pub use reader::Reader;
 pub use resolved::{Deltas, Kernel, QueueDeltas, ResolvedGuest};
 pub use source::{BtfFiles, SourceError};
+pub use tier::Tier;
 pub use vcpu::{Vcpu, VcpuRecord};

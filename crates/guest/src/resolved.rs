@@ -5,6 +5,7 @@ use std::fmt;
 
 use crate::{
     layout::{BuildId, Layout},
+    tier::Tier,
     vcpu::Vcpu,
 };
 
@@ -69,6 +70,11 @@ impl ResolvedGuest {
     /// The kernel it runs.
     pub fn kernel(&self) -> &Kernel {
         &self.kernel
+    }
+
+    /// How much is known of its vCPUs.
+    pub fn tier(&self) -> Tier {
+        Tier::Exact
     }
 
     /// Its offsets in the per-CPU area.

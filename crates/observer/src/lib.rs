@@ -40,6 +40,7 @@ mod vms;
 
 pub use error::ObserverError;
 pub use export::{collect, export};
+pub use guest::Guest;
 pub use histogram::{Histogram, NR_SLOTS, time};
 pub use holdfast_bpf::service::error_line;
 pub use holdfast_bpf::{BtfFiles, with_last_words};

@@ -14,7 +14,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuild
 
 use crate::clock::{self, Clock};
 use crate::error::ObserverError;
-use crate::guest::kernel_of;
+use crate::guest::Guest;
 use crate::histogram::Histogram;
 use crate::host::{
     boot_ns, check_kvm, monotonic_ns, online_cpus, process_begin, realtime_ns, schedstat,
@@ -225,7 +225,6 @@ impl<'obj> Observer<'obj> {
     fn bury(&mut self) -> Result<(), ObserverError> {
         let map = &self.skel.maps.stats;
         for (kvm, vm) in self.discovery.ended() {
-            let (kernel, unreadable) = kernel_of(vm);
             let process = self.processes.get(&(vm.pid, *kvm)).cloned();
             let mut vcpus = Vec::new();
             for (number, vcpu) in &vm.vcpus {
@@ -251,8 +250,8 @@ impl<'obj> Observer<'obj> {
             }
             let (name, uuid) = process.map(|process| (process.name, process.uuid)).unzip();
             let (name, uuid) = (name.flatten(), uuid.flatten());
-            let ended =
-                VmSample { pid: vm.pid, name, uuid, kernel, unreadable, ended: true, vcpus };
+            let guest = Guest::of(vm);
+            let ended = VmSample { pid: vm.pid, name, uuid, guest, ended: true, vcpus };
             if self.ended.len() < MAX_ENDED {
                 self.ended.push(ended);
             } else {
@@ -301,11 +300,10 @@ impl<'obj> Observer<'obj> {
         self.forget_ended();
         let Self { discovery, processes, boot_ns, .. } = self;
         discovery.vms().iter().map(|(kvm, vm)| {
-            let (kernel, unreadable) = kernel_of(vm);
             let process = processes.entry((vm.pid, *kvm)).or_insert_with(|| Process::of(vm.pid));
             let Process { name, begin, .. } = process.clone();
             let begin_ns = begin.map(|ticks| *boot_ns + ticks_ns(ticks));
-            (*kvm, RecordedVm { pid: vm.pid, begin_ns, name, kernel, unreadable, ended: false })
+            (*kvm, RecordedVm { pid: vm.pid, begin_ns, name, guest: Guest::of(vm), ended: false })
         })
     }
 
@@ -338,10 +336,10 @@ impl<'obj> Observer<'obj> {
                 }
             });
             let vcpus = vcpus.collect();
-            let (kernel, unreadable) = kernel_of(vm);
             let process = self.processes.entry((vm.pid, *kvm));
             let Process { name, uuid, .. } = process.or_insert_with(|| Process::of(vm.pid)).clone();
-            vms.push(VmSample { pid: vm.pid, name, uuid, kernel, unreadable, ended: false, vcpus });
+            let guest = Guest::of(vm);
+            vms.push(VmSample { pid: vm.pid, name, uuid, guest, ended: false, vcpus });
         }
         vms.append(&mut self.ended);
         vms.sort_by_key(|vm| vm.pid);
@@ -350,9 +348,9 @@ impl<'obj> Observer<'obj> {
             let is_same = next.pid == vm.pid;
             if is_same {
                 vm.vcpus.append(&mut next.vcpus);
-                vm.kernel = vm.kernel.take().or(next.kernel.take());
-                let why = vm.unreadable.take().or(next.unreadable.take());
-                vm.unreadable = why.filter(|_| vm.kernel.is_none());
+                if vm.guest.kernel.is_none() && next.guest.kernel.is_some() {
+                    vm.guest = std::mem::take(&mut next.guest);
+                }
                 vm.ended &= next.ended;
             }
             is_same

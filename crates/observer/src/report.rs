@@ -144,7 +144,7 @@ impl Report {
                 let label = format!("  vCPU {}", vcpu.vcpu);
                 text.push_str(&row(&label, &vcpu.counters, vcpu.readable, sample.seconds()));
             }
-            if let (false, Some(why)) = (vm.is_readable(), &vm.unreadable) {
+            if let (false, Some(why)) = (vm.is_readable(), vm.guest.why()) {
                 text.push_str(&fill(&format!("  not readable: {why}")));
             }
             if vm.ended {
@@ -346,7 +346,7 @@ mod tests {
         (kvm.kicks, kvm.yields_tried, kvm.yields_done) = (1 << 40, 1 << 40, 1 << 40);
         sample.vms.push(sample.vms[0].clone());
         sample.vms[1].vcpus[0].readable = false;
-        sample.vms[1].unreadable = Some("word ".repeat(20) + &"long".repeat(40));
+        sample.vms[1].guest.unreadable = Some("word ".repeat(20) + &"long".repeat(40));
         let text = REPORT.table(&sample);
         assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
         assert_eq!(text.matches("word").count(), 20, "{text}");
@@ -397,7 +397,7 @@ mod tests {
     fn values_that_are_not_known_are_not_zero() {
         let mut sample = sample(2_000_000_000, 7, 0);
         sample.vms[0].vcpus[0].readable = false;
-        sample.vms[0].unreadable = Some("its memory is encrypted".into());
+        sample.vms[0].guest.unreadable = Some("its memory is encrypted".into());
         let text = REPORT.table(&sample);
         let row = text.lines().find(|line| line.starts_with("web")).unwrap();
         assert!(row.matches(" - ").count() >= 5, "{row}");

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use holdfast_policy::{NR_CLASSES, VcpuClass};
 use serde::{Deserialize, Serialize};
 
+use crate::guest::Guest;
 use crate::histogram::Histogram;
 
 /// Schema tag of a sample as a line of JSON.
@@ -35,12 +36,9 @@ pub struct VmSample {
     /// UUID that its VMM is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// Its guest kernel, where it can be read.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub kernel: Option<String>,
-    /// The reason why it cannot be read, if it cannot.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub unreadable: Option<String>,
+    /// Its guest.
+    #[serde(flatten)]
+    pub guest: Guest,
     /// It ended in the time that the sample covers.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ended: bool,
@@ -366,6 +364,8 @@ impl std::ops::Index<VcpuClass> for HistogramByClass {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use holdfast_bpf::Tier;
+
     use super::*;
 
     /// A VM with one vCPU that was preempted as Holder this often, for 2^20 ns each time.
@@ -390,8 +390,11 @@ pub(crate) mod tests {
             pid,
             name: Some("web".into()),
             uuid: None,
-            kernel: Some("6.1.0".into()),
-            unreadable: None,
+            guest: Guest {
+                tier: Some(Tier::Exact),
+                kernel: Some("6.1.0".into()),
+                ..Guest::default()
+            },
             ended: false,
             vcpus: vec![vcpu],
         };

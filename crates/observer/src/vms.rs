@@ -10,7 +10,7 @@ use holdfast_bpf::{BtfFiles, Discovery, Vm, VmState};
 use serde::Serialize;
 
 use crate::error::ObserverError;
-use crate::guest::kernel_of;
+use crate::guest::Guest;
 use crate::host::check_kvm;
 use crate::names;
 use crate::observer::Storage;
@@ -43,12 +43,9 @@ pub struct VmInfo {
     pub uuid: Option<String>,
     /// Name of the program that it runs.
     pub vmm: String,
-    /// Its guest kernel, where it can be read.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub kernel: Option<String>,
-    /// The reason why it cannot be read, if it cannot.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub unreadable: Option<String>,
+    /// Its guest.
+    #[serde(flatten)]
+    pub guest: Guest,
     /// Its vCPUs that ran during the listing; all of them if none did.
     pub vcpus: Vec<VcpuInfo>,
 }
@@ -145,8 +142,7 @@ fn vm_at_rest(pid: u32, ids: &BTreeSet<u32>) -> VmInfo {
         name: names::vm_name(pid),
         uuid: names::vm_uuid(pid),
         vmm: names::vmm(pid),
-        kernel: None,
-        unreadable: Some(NOT_RUN.into()),
+        guest: Guest::unknown(NOT_RUN.into()),
         vcpus: (0..ids.len() as u32).map(of).collect(),
     }
 }
@@ -159,7 +155,6 @@ fn describe(vm: &Vm) -> VmInfo {
         deltas.extend(of.queue.map(|queue| ("qnodes", queue.next)));
         deltas.extend(of.current_task.map(|delta| ("current_task", delta)));
     }
-    let (kernel, unreadable) = kernel_of(vm);
     let vcpus = vm.vcpus.iter().map(|(number, vcpu)| {
         let base = vcpu.record.map(|record| record.steal_time_gpa.get());
         VcpuInfo {
@@ -179,8 +174,7 @@ fn describe(vm: &Vm) -> VmInfo {
         name: names::vm_name(vm.pid),
         uuid: names::vm_uuid(vm.pid),
         vmm: names::vmm(vm.pid),
-        kernel,
-        unreadable,
+        guest: Guest::of(vm),
         vcpus: vcpus.collect(),
     }
 }
@@ -191,12 +185,18 @@ impl fmt::Display for VmList {
         if self.vms.is_empty() {
             return writeln!(f, "No vCPU ran, and no process has one: there is no VM.");
         }
-        writeln!(f, "{:>8}  {:<16} {:<18} {:>5}  GUEST KERNEL", "PID", "NAME", "VMM", "VCPUS")?;
+        writeln!(
+            f,
+            "{:>8}  {:<13} {:<18} {:>5} {:<5} GUEST KERNEL",
+            "PID", "NAME", "VMM", "VCPUS", "TIER"
+        )?;
         for vm in &self.vms {
-            let guest = vm.kernel.as_deref().unwrap_or("not readable");
+            let (tier, vcpus) = (vm.guest.tier_name(), vm.vcpus.len());
+            let kernel = vm.guest.kernel.as_deref().unwrap_or("not readable");
             let name = vm.name.as_deref().unwrap_or("-");
-            writeln!(f, "{:>8}  {name:<16} {:<18} {:>5}  {guest}", vm.pid, vm.vmm, vm.vcpus.len())?;
-            if let Some(why) = &vm.unreadable {
+            write!(f, "{:>8}  {name:<13} {:<18} {vcpus:>5} {tier:<5} ", vm.pid, vm.vmm)?;
+            writeln!(f, "{kernel}")?;
+            if let Some(why) = vm.guest.why() {
                 f.write_str(&fill(&format!("{:>10}{why}", "")))?;
             }
             let vcpus = if f.alternate() { &vm.vcpus[..] } else { &[] };
@@ -252,7 +252,10 @@ mod tests {
         assert_eq!(json.get("kernel"), None);
         let list = VmList { schema: "holdfast.vms/1", vms: vec![vm] };
         let text = list.to_string();
-        assert!(text.contains("    2  not readable\n          no vCPU has run since"), "{text}");
+        assert!(
+            text.contains("    2 none  not readable\n          no vCPU has run since"),
+            "{text}"
+        );
         assert!(text.lines().all(|line| line.len() < 80) && !text.contains("vCPU 1"), "{text}");
         assert!(format!("{list:#}").contains("          vCPU 1    has not run\n"), "{list:#}");
         let none = VmList { schema: "holdfast.vms/1", vms: Vec::new() }.to_string();

@@ -116,13 +116,18 @@ pub(super) fn render(sample: &Sample, nodename: &str, scheduler: Option<&str>) -
     page.head("holdfast_lost_events_total", "counter", "Events missing in all other metrics.");
     page.line("holdfast_lost_events_total", &[nodename], sample.lost_events as f64);
 
-    page.head("holdfast_vm_info", "gauge", "VMs, and whether their guest kernels can be read.");
+    page.head("holdfast_vm_info", "gauge", "VMs, and how much is known of their vCPUs.");
     for vm in &sample.vms {
         let readable = if vm.is_readable() { "true" } else { "false" };
-        let kernel = vm.kernel.as_deref().unwrap_or("");
+        let kernel = vm.guest.kernel.as_deref().unwrap_or("");
         let (label, pid) = (vm.label(), vm.pid.to_string());
-        let labels =
-            [("vm", &*label), ("pid", &*pid), ("guest_kernel", kernel), ("readable", readable)];
+        let labels = [
+            ("vm", &*label),
+            ("pid", &*pid),
+            ("guest_kernel", kernel),
+            ("readable", readable),
+            ("tier", vm.guest.tier_name()),
+        ];
         page.line("holdfast_vm_info", &labels, 1.0);
     }
     page.each("holdfast_vm_vcpus", "gauge", "vCPUs that have run.", &sample.vms, |vm, _| {

@@ -118,14 +118,13 @@ fn table(vms: &[VmSample], seconds: f64) -> String {
         let share = |s: Option<f64>| s.map_or("-".into(), |s| format!("{:.1}", s * 100.0));
         let is_known = vm.is_readable() && total.tells_classes();
         let known = |text: String| if is_known { text } else { "-".into() };
-        let guest = vm.kernel.as_deref().or(vm.unreadable.as_deref()).unwrap_or("");
         let _ = write!(
             text,
             "<tr><td>{}{}<br><small>{}</small><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}\
              <td>{}</tr>",
             escape(&vm.label()),
             if vm.ended { " (ended)" } else { "" },
-            escape(guest),
+            escape(vm.guest.text()),
             total.times.map_or("-".into(), |times| percent(times.run_ns)),
             share(total.cost().map(|cost| cost.holder_preempted + cost.head_preempted)),
             share(total.cost().map(|cost| cost.waiting)),

@@ -15,6 +15,8 @@ use std::collections::HashSet;
 use holdfast_policy::VcpuClass;
 use serde::{Deserialize, Serialize};
 
+use crate::guest::Guest;
+
 pub use record::{Record, Recorded};
 pub use replay::Replay;
 
@@ -108,8 +110,8 @@ pub(crate) struct RecordedVm {
     /// may have had the same number.
     pub(crate) begin_ns: Option<i64>,
     pub(crate) name: Option<String>,
-    pub(crate) kernel: Option<String>,
-    pub(crate) unreadable: Option<String>,
+    #[serde(flatten)]
+    pub(crate) guest: Guest,
     /// It ended during the recording.
     pub(crate) ended: bool,
 }
@@ -177,7 +179,7 @@ pub(crate) mod tests {
             pid: 7,
             begin_ns: Some(T - 3_600_000 * MS),
             name: Some("web <1>".into()),
-            kernel: Some("6.1.0".into()),
+            guest: Guest { kernel: Some("6.1.0".into()), ..Guest::default() },
             ..RecordedVm::default()
         };
         let about = About {

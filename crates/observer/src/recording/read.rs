@@ -21,6 +21,7 @@ use rustix::fs::{SeekFrom, seek};
 use super::schema::{COLUMNS, KEY, SCHEMA};
 use super::{About, Event, Note, PIDS, Recording, numbers};
 use crate::error::ObserverError;
+use crate::guest::Guest;
 use crate::names::{NAME_CHARS, printable};
 
 /// Latest end of a recording: the year 2116. Computations with times below it do not overflow.
@@ -199,8 +200,9 @@ fn about(metadata: &ParquetMetaData) -> Result<About, String> {
     shorten(&mut about.kernel, TEXT_CHARS);
     for vm in &mut about.vms {
         vm.name.iter_mut().for_each(|text| shorten(text, NAME_CHARS));
-        vm.kernel.iter_mut().for_each(|text| shorten(text, TEXT_CHARS));
-        vm.unreadable.iter_mut().for_each(|text| shorten(text, TEXT_CHARS));
+        let Guest { tier: _, kernel, unreadable, remedy } = &mut vm.guest;
+        let texts = [kernel, unreadable, remedy];
+        texts.into_iter().flatten().for_each(|text| shorten(text, TEXT_CHARS));
     }
     Ok(about)
 }
@@ -399,10 +401,13 @@ mod tests {
         (about.host, about.kernel) = (bad.clone(), bad.clone());
         let vm = &mut about.vms[0];
         vm.name = Some(bad.clone());
-        (vm.kernel, vm.unreadable) = (Some(bad.clone()), Some(bad.clone()));
+        let guest = &mut vm.guest;
+        guest.kernel = Some(bad.clone());
+        (guest.unreadable, guest.remedy) = (Some(bad.clone()), Some(bad.clone()));
         let About { host, kernel, vms, .. } = reread(&steering).unwrap().about;
         let vm = vms[0].clone();
-        let texts = [Some(host), Some(kernel), vm.name, vm.kernel, vm.unreadable];
+        let Guest { tier: _, kernel: guest, unreadable, remedy } = vm.guest;
+        let texts = [Some(host), Some(kernel), vm.name, guest, unreadable, remedy];
         for text in texts.map(Option::unwrap) {
             assert!(text.starts_with("?[31mRED???x") && text.len() <= 256, "{text}");
         }

@@ -37,14 +37,13 @@ impl Recording {
                     .get(key)
                     .zip(c.times)
                     .map(|(spans, times)| Times { run_ns: running_ns(spans), ..times });
-                VcpuSample { vcpu: key.1, tid: *tid, readable: vm.kernel.is_some(), counters }
+                VcpuSample { vcpu: key.1, tid: *tid, readable: vm.guest.kernel.is_some(), counters }
             });
             VmSample {
                 pid: vm.pid,
                 name: vm.name.clone(),
                 uuid: None,
-                kernel: vm.kernel.clone(),
-                unreadable: vm.unreadable.clone(),
+                guest: vm.guest.clone(),
                 ended: vm.ended,
                 vcpus: vcpus.collect(),
             }

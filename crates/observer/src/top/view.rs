@@ -57,8 +57,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State) {
             let rows = sample.vms.iter().map(|vm| {
                 let mut cells = cells(&vm.total(), vm.is_readable(), seconds);
                 cells.insert(0, shorten(&vm.label()));
-                let guest = vm.kernel.clone().or_else(|| vm.unreadable.clone());
-                cells.push(guest.unwrap_or_default());
+                cells.push(vm.guest.text().to_owned());
                 Row::new(cells)
             });
             let table = table(rows.collect(), body.width, "VM", "GUEST KERNEL");
@@ -161,8 +160,8 @@ fn draw_vm(frame: &mut Frame<'_>, area: Rect, state: &mut State, vm: &VmSample) 
         Layout::vertical([Constraint::Length(1), Constraint::Length(height), Constraint::Fill(1)])
             .areas(area);
 
-    let guest = vm.kernel.clone().or_else(|| vm.unreadable.clone()).unwrap_or_default();
-    let title_text = format!(" {} (pid {}): {guest}", vm.label(), vm.pid);
+    let (tier, guest) = (vm.guest.tier_name(), vm.guest.text());
+    let title_text = format!(" {} (pid {}), tier {tier}: {guest}", vm.label(), vm.pid);
     frame.render_widget(Paragraph::new(Line::from(title_text).bold()), title);
 
     let rows = vm.vcpus.iter().map(|vcpu| {
