@@ -8,7 +8,7 @@ use clap::Parser;
 use holdfast_policy::VcpuClass;
 use holdfast_sim::guests::{Features, Vm, loads};
 use holdfast_sim::stock::Stock;
-use holdfast_sim::{MS, Machine, SEC, hog, task};
+use holdfast_sim::{Knobs, MS, Machine, SEC, hog, task};
 
 /// Compares the model with the lab in the cases of experiments/contention.toml.
 #[derive(Parser)]
@@ -25,6 +25,10 @@ struct Args {
     /// Show each scheduler's figures
     #[arg(long)]
     verbose: bool,
+
+    /// Run a reader-writer lock with 8 vCPUs and no hogs instead, and show each window
+    #[arg(long)]
+    rwlock: bool,
 }
 
 /// A load, and the lab's ratios of Holdfast over stock (docs/results.md, Contention): work and
@@ -142,6 +146,7 @@ fn measure(args: &Args, case: &Case, pause_exits: bool, holdfast: bool) -> Sum {
         loads::host_noise(&m);
         for _ in 0..2 {
             m.spawn(task("hog", hog()));
+            m.run(MS);
         }
         let features = Features { pv_spinlocks: case.pv, pause_exits, ..Features::default() };
         let vm = Vm::boot(&m, 4, features, None);
@@ -160,6 +165,40 @@ fn measure(args: &Args, case: &Case, pause_exits: bool, holdfast: bool) -> Sum {
     sum
 }
 
+/// The windows of a queued rwlock with twice as many vCPUs as the lab's contention has, a guest
+/// alone on two CPUs: under stock, Holdfast, and Holdfast without directed yields.
+fn rwlock(args: &Args) {
+    println!("operations per VM-CPU-second, in thousands, of each window");
+    for name in ["stock", "holdfast", "no-yield"] {
+        let windows = (1..=args.seeds).map(|seed| {
+            let mut builder = Machine::new(seed).cpus(2).switch_ns(loads::SWITCH_NS);
+            if name == "no-yield" {
+                builder = builder.knobs(Knobs {
+                    guest_knowledge: true,
+                    grace: true,
+                    resume_first: true,
+                    directed_yield: false,
+                    waiters: true,
+                });
+            }
+            let m = match name {
+                "stock" => builder.boot_class(Stock::class),
+                _ => builder.boot(),
+            };
+            m.run(2 * SEC);
+            loads::host_noise(&m);
+            let vm = Vm::boot(&m, 8, Features::default(), None);
+            loads::rwlock(&m, &vm, 8);
+            m.run(100 * MS);
+            let (ops, cpu_ns) = (vm.ops(), vm.cpu_ns(&m));
+            m.run(args.window_ms * MS);
+            (vm.ops() - ops) as f64 * 1e6 / (vm.cpu_ns(&m) - cpu_ns) as f64
+        });
+        let windows: Vec<_> = windows.map(|work| format!("{work:.1}")).collect();
+        println!("{name:<9} {}", windows.join(" "));
+    }
+}
+
 /// Both above 1, both below, or one of them at 1.
 fn same_direction(a: f64, b: f64) -> bool {
     const NONE: f64 = 0.03;
@@ -168,6 +207,9 @@ fn same_direction(a: f64, b: f64) -> bool {
 
 fn main() {
     let args = Args::parse();
+    if args.rwlock {
+        return rwlock(&args);
+    }
     let began = Instant::now();
     println!("work (throughput) of Holdfast over stock; preempted holders over stock's");
     println!(

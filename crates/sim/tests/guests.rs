@@ -18,6 +18,7 @@ fn machine(seed: u64, holdfast: bool) -> Machine {
     m.run(2 * SEC);
     for _ in 0..2 {
         m.spawn(task("hog", hog()));
+        m.run(MS);
     }
     m
 }

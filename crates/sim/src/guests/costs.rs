@@ -42,8 +42,8 @@ pub struct Costs {
     pub guest_tick_ns: u64,
     /// What a tick takes, in interrupt context.
     pub tick_ns: u64,
-    /// A function call from another CPU: what its interrupt takes.
-    pub call_ns: u64,
+    /// A shootdown: what flushing 16 pages takes, an emulated INVLPG being slow.
+    pub flush_ns: u64,
 }
 
 impl Default for Costs {
@@ -55,9 +55,9 @@ impl Default for Costs {
             ple_window_max_ns: 50 * US,
             load_ns: 4 * US,
             exit_ns: 5 * US,
-            halt_ns: 5 * US,
+            halt_ns: 8 * US,
             halt_poll_max_ns: 200 * US,
-            irq_ns: 6 * US,
+            irq_ns: 8 * US,
             hand_over_ns: 500,
             lock_ns: 30,
             schedule_ns: 3500,
@@ -66,7 +66,7 @@ impl Default for Costs {
             guest_slice_ns: 2 * MS,
             guest_tick_ns: 4 * MS,
             tick_ns: 6 * US,
-            call_ns: US,
+            flush_ns: 25 * US,
         }
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Function calls to other CPUs (`kernel/smp.c`), and TLB shootdowns by them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use super::ctx::Ctx;
 use super::sched::ThreadId;
@@ -17,6 +17,8 @@ pub(super) struct Calls {
     queues: Vec<RefCell<Vec<usize>>>,
     /// Of each sender: how many have not answered yet (`cfd->csd`).
     unanswered: Vec<Word<usize>>,
+    /// Of each sender: what its call takes.
+    ns: Vec<Cell<u64>>,
 }
 
 impl Calls {
@@ -24,6 +26,7 @@ impl Calls {
         Self {
             queues: (0..nr).map(|_| RefCell::default()).collect(),
             unanswered: (0..nr).map(|_| Word::new(0)).collect(),
+            ns: vec![Cell::new(0); nr],
         }
     }
 }
@@ -56,13 +59,14 @@ impl Shared {
 }
 
 impl Ctx {
-    /// `smp_call_function_many_cond()`: calls the CPUs of this mask, and waits for their answers
-    /// with preemption off.
-    pub async fn call_many(&self, targets: u64) {
+    /// `smp_call_function_many_cond()`: calls the CPUs of this mask, each for so many nanoseconds,
+    /// and waits for their answers with preemption off.
+    pub async fn call_many(&self, targets: u64, ns: u64) {
         self.preempt_disable();
         let (vm, me) = (self.vm(), self.cpu());
         let targets = targets & !(1 << me);
         let unanswered = &vm.calls.unanswered[me];
+        vm.calls.ns[me].set(ns);
         unanswered.set(vm, targets.count_ones() as usize);
         for target in (0..vm.vcpus.len()).filter(|cpu| targets >> cpu & 1 != 0) {
             vm.memory.write_u32(call_at(me, target) + 8, PENDING);
@@ -80,6 +84,8 @@ impl Ctx {
                 self.exit(Exit::SchedYield(cpu)).await;
             }
         }
+        // The sender's own.
+        self.run(ns).await;
         // csd_lock_wait()
         while unanswered.spin_until(self, u64::MAX / 4, |nr| nr == 0).await == 0 {}
         self.preempt_enable().await;
@@ -95,7 +101,7 @@ impl Ctx {
                 && !vm.vcpus[*cpu].is_idle()
         };
         let mask = (0..vm.vcpus.len()).filter(waited_for).fold(0, |mask, cpu| mask | 1 << cpu);
-        self.call_many(mask).await;
+        self.call_many(mask, self.costs().flush_ns).await;
     }
 
     /// `flush_smp_call_function_queue()`, in interrupt context.
@@ -104,7 +110,7 @@ impl Ctx {
         let senders = vm.calls.queues[me].take();
         vm.link_calls(me);
         for sender in senders {
-            self.run(self.costs().call_ns).await;
+            self.run(vm.calls.ns[sender].get()).await;
             vm.memory.write_u32(call_at(sender, me) + 8, 0);
             let unanswered = &vm.calls.unanswered[sender];
             unanswered.set(vm, unanswered.get() - 1);

@@ -35,8 +35,9 @@ pub(super) async fn work(cx: &Ctx, ns: u64, percent_off: u64) {
     cx.preempt_enable().await;
 }
 
-/// What else a host of the lab does: a kernel thread of each CPU, and two processes (agent, VMM),
-/// that wake 40 times a second each and run for up to 100 us.
+/// What else a host of the lab does. A kernel thread of each CPU and two processes (agent, VMM)
+/// wake 40 times a second each and run for up to 100 us. The observer wakes 10 times a second and
+/// runs for up to 3 ms.
 pub fn host_noise(m: &Machine) {
     const SLEEP_NS: u64 = 50 * MS;
     const RUN_NS: u64 = 100 * US;
@@ -46,6 +47,7 @@ pub fn host_noise(m: &Machine) {
     for _ in 0..2 {
         m.spawn(task("agent", napper(RUN_NS, SLEEP_NS)));
     }
+    m.spawn(task("observer", napper(3 * MS, 200 * MS)));
 }
 
 /// `lock`: `dup()` and `close()` in one descriptor table: two acquisitions of its spinlock.
@@ -113,7 +115,10 @@ pub fn futex(m: &Machine, vm: &Vm, threads: usize) {
     }
 }
 
-/// `tlb`: `mmap()`, 16 page faults, `munmap()` with a shootdown; threads of one process.
+/// `tlb`: `mmap()`, 16 page faults, `munmap()` with a shootdown; threads of one process. Half of an
+/// operation has `mmap_lock`; `munmap()` becomes its reader before it unmaps. Faults take the lock
+/// of their own mapping only, but mappings are next to each other: all pages are in one page table,
+/// and under its lock.
 pub fn tlb(m: &Machine, vm: &Vm, threads: usize) {
     let mmap_lock = Rc::new(Mutex::new());
     let page_table = Rc::new(SpinLock::new());
@@ -124,22 +129,23 @@ pub fn tlb(m: &Machine, vm: &Vm, threads: usize) {
             loop {
                 cx.user(US).await;
                 mmap_lock.lock(&cx).await;
-                work(&cx, 12 * US, 30).await;
+                work(&cx, 15 * US, 40).await;
                 mmap_lock.unlock(&cx).await;
                 for _ in 0..16 {
-                    work(&cx, 5 * US, 30).await;
+                    work(&cx, 3 * US, 40).await;
                     page_table.lock(&cx).await;
-                    cx.run(about(&cx, 800)).await;
+                    cx.run(about(&cx, 600)).await;
                     page_table.unlock(&cx).await;
                     cx.user(about(&cx, 500)).await;
                 }
                 mmap_lock.lock(&cx).await;
-                work(&cx, 6 * US, 30).await;
+                work(&cx, 8 * US, 40).await;
+                mmap_lock.downgrade(&cx);
                 page_table.lock(&cx).await;
                 cx.run(about(&cx, 10 * US)).await;
-                cx.flush_tlb(all).await;
                 page_table.unlock(&cx).await;
-                work(&cx, 20 * US, 50).await;
+                cx.flush_tlb(all).await;
+                work(&cx, 20 * US, 40).await;
                 mmap_lock.unlock(&cx).await;
                 cx.count();
             }
@@ -269,7 +275,7 @@ pub fn fork(m: &Machine, vm: &Vm, threads: usize) {
                 cx.user(2 * US).await;
                 // copy_process(): pages, page tables, the pid.
                 memory(&cx, &locks, 230 * US).await;
-                write_section(&cx, &tasklist, 4 * US).await;
+                write_section(&cx, &tasklist, 6 * US).await;
                 let parent = cx.id();
                 let done = Rc::new(std::cell::Cell::new(false));
                 let (over, tasklist2, locks2) =
@@ -278,7 +284,7 @@ pub fn fork(m: &Machine, vm: &Vm, threads: usize) {
                     cx.user(5 * US).await;
                     memory(&cx, &locks2, 160 * US).await;
                     // exit_notify()
-                    write_section(&cx, &tasklist2, 5 * US).await;
+                    write_section(&cx, &tasklist2, 7 * US).await;
                     over.set(true);
                     cx.wake(parent, true).await;
                     memory(&cx, &locks2, 40 * US).await;
@@ -293,7 +299,7 @@ pub fn fork(m: &Machine, vm: &Vm, threads: usize) {
                     cx.finish_sleep();
                 }
                 // release_task()
-                write_section(&cx, &tasklist, 4 * US).await;
+                write_section(&cx, &tasklist, 6 * US).await;
                 memory(&cx, &locks, 50 * US).await;
                 cx.count();
             }
@@ -304,10 +310,10 @@ pub fn fork(m: &Machine, vm: &Vm, threads: usize) {
     async fn memory(cx: &Ctx, locks: &[SpinLock; 4], ns: u64) {
         const PIECE: u64 = 5 * US;
         for piece in 0..ns / PIECE {
-            work(cx, PIECE - 600, 40).await;
+            work(cx, PIECE - 700, 40).await;
             let lock = &locks[piece as usize % locks.len()];
             lock.lock(cx).await;
-            cx.run(about(cx, 600)).await;
+            cx.run(about(cx, 700)).await;
             lock.unlock(cx).await;
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Mutexes with owner spinning (`kernel/locking/mutex.c`, `osq_lock.c` of 7.2). The writers of a
-//! semaphore such as `mmap_lock` do the same (`rwsem.c`).
+//! semaphore such as `mmap_lock` do the same (`rwsem.c`), and one may become a reader.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -19,7 +19,14 @@ pub struct Mutex {
     /// The CPU that spins for the owner (`osq`): the others in its queue are not modelled, and
     /// sleep.
     spinner: Cell<Option<usize>>,
+    /// The owner is a reader by now (`downgrade_write()`).
+    is_read: Cell<bool>,
+    /// `RWSEM_NONSPINNABLE`
+    nonspinnable: Cell<bool>,
 }
+
+/// `rwsem_rspin_threshold()`: for so long a writer spins for a reader.
+const SPIN_FOR_READER_NS: u64 = 20_000;
 
 impl Mutex {
     /// A free mutex.
@@ -31,6 +38,8 @@ impl Mutex {
         let free = self.owner.get().is_none();
         if free {
             self.owner.set(cx.vm(), Some(cx.id()));
+            self.is_read.set(false);
+            self.nonspinnable.set(false);
         }
         free
     }
@@ -80,7 +89,17 @@ impl Mutex {
                 // owner_on_cpu()
                 let there = &vm.vcpus[vm.thread(owner).cpu.get()];
                 let runs = there.current.get() == owner && !there.is_off_cpu();
-                if !runs || cx.vcpu().need_resched.get() {
+                let is_read = self.is_read.get();
+                if cx.vcpu().need_resched.get() || (is_read && self.nonspinnable.get()) {
+                    break;
+                }
+                // Readers are many: whether they run is not known.
+                if is_read {
+                    let left = self.owner.spin_once(cx, SPIN_FOR_READER_NS).await;
+                    self.nonspinnable.set(left == 0);
+                    continue;
+                }
+                if !runs {
                     break;
                 }
                 there.left_cpu.watch(cx);
@@ -91,6 +110,12 @@ impl Mutex {
         }
         cx.preempt_enable().await;
         got
+    }
+
+    /// `downgrade_write()` of a semaphore: writers that wait hardly spin from now on.
+    pub fn downgrade(&self, cx: &Ctx) {
+        self.is_read.set(true);
+        self.owner.touch(cx.vm());
     }
 
     /// `mutex_unlock()`.

@@ -17,12 +17,16 @@ use super::vcpu::{
     Run, Vcpu,
 };
 use crate::cgroup::Cgroup;
+use crate::config::US;
 use crate::guest::{Memory, Words};
 use crate::kernel::TaskId;
 use crate::machine::{Machine, task};
 
 /// Where a guest's kernel maps its memory (`page_offset_base`).
 pub(super) const DIRECT_MAP: u64 = 0xffff_8880_0000_0000;
+
+/// How long a VMM takes to start a vCPU.
+const START_NS: u64 = 100 * US;
 
 /// What a VM has.
 #[derive(Clone, Copy, Debug)]
@@ -194,7 +198,11 @@ impl Vm {
             v.task.set(Some(id));
             vcpus.push(id);
         }
-        vcpus.iter().for_each(|id| m.wake(*id));
+        // One after another: the scheduler places each by where the others are.
+        for id in &vcpus {
+            m.wake(*id);
+            m.run(START_NS);
+        }
         Self { shared, vcpus }
     }
 
