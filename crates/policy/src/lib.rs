@@ -241,10 +241,10 @@ pub fn yield_target(
     unsafe { raw::hf_yield_target(class, siblings, candidate, spun_long) }
 }
 
-/// Does a vCPU of `class` give its CPU away if KVM asks for `reason`?
-pub fn yields_for(reason: Reason, class: VcpuClass) -> bool {
-    // SAFETY: a pure function of its arguments.
-    unsafe { raw::hf_yields_for(reason, class) }
+/// Does a vCPU give its CPU away if KVM asks for `reason`?
+pub fn yields_for(reason: Reason) -> bool {
+    // SAFETY: a pure function of its argument.
+    unsafe { raw::hf_yields_for(reason) }
 }
 
 /// The target of a vCPU that is probed within its slice. `pause_exits_seen`: waiters for PV locks

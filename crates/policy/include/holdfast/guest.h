@@ -160,13 +160,13 @@ HF_FN enum hf_target hf_yield_target(enum hf_class class, const struct hf_siblin
 }
 
 /*
- * Does a vCPU of @class give its CPU away if KVM asks for @reason? A vCPU that kicks does not spin.
- * The lock inside of a queued rwlock is released by the new owner of the rwlock: the kicked vCPU
- * would have its CPU to spin for it. The kicked vCPU wakes with a resume boost, if it can be read.
+ * Does a vCPU give its CPU away if KVM asks for @reason? A vCPU that kicks does not spin. The lock
+ * inside of a queued rwlock is released by the new owner of the rwlock: the kicked vCPU would have
+ * its CPU to spin for it. The kicked vCPU wakes, with a resume boost if it can be read.
  */
-HF_FN bool hf_yields_for(enum hf_reason reason, enum hf_class class)
+HF_FN bool hf_yields_for(enum hf_reason reason)
 {
-	return reason != HF_FOR_KICK || class == HF_UNKNOWN;
+	return reason != HF_FOR_KICK;
 }
 
 /* The spin of a running vCPU, as its pause exits show it. All zero: no pause exit yet. */

@@ -111,13 +111,12 @@ static bool promise_yield(struct task_struct *from, struct task_ctx *from_ctx, u
 	u32 tid;
 
 	__builtin_memset(&blockers, 0, sizeof(blockers));
-	if (vm)
-		class = hf_read_class(v);
-	if (!hf_yields_for(reason, class)) {
+	if (!hf_yields_for(reason)) {
 		vm_stat_add(vm, HF_STAT_DIRECTED_YIELD + reason * HF_NR_TARGETS + HF_TO_NONE, 1);
 		return false;
 	}
 	if (vm) {
+		class = hf_read_class(v);
 		hf_note_class(&from_ctx->grace, end_class(v, class), from->se.sum_exec_runtime);
 		find_blockers(&vm->preempted, class, &blockers);
 		note_pause_exit(vm, v, class, now);
