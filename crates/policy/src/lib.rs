@@ -108,6 +108,12 @@ impl Params {
         unsafe { raw::hf_first_probe(random, self) }
     }
 
+    /// How long a vCPU that cannot be read, and may spin, runs while others wait.
+    pub fn spinner_slice(&self) -> u64 {
+        // SAFETY: reads `self` only.
+        unsafe { raw::hf_spinner_slice(self) }
+    }
+
     /// Budget of a VM after one of its vCPUs ran for `ran_ns`.
     pub fn earn(&self, budget_ns: u64, ran_ns: u64) -> u64 {
         // SAFETY: reads `self` only.

@@ -209,6 +209,28 @@ HF_FN enum hf_target hf_probe_target(enum hf_class class, const struct hf_siblin
 	return pause_exits_seen && target == HF_TO_HOLDER && s->next ? HF_TO_NONE : target;
 }
 
+/*
+ * How long a vCPU neither halts nor asks to yield if it spins for locks without paravirtual ones
+ * and without pause exits. Waiters that do either leave their CPU within this time.
+ */
+#define HF_SPINS_SILENTLY_NS (100ULL * 1000 * 1000)
+
+/* May a vCPU spin that cannot be read, and that last halted or asked to yield @since_ns ago? */
+HF_FN bool hf_may_spin(u64 since_ns)
+{
+	return since_ns >= HF_SPINS_SILENTLY_NS;
+}
+
+/*
+ * How long a vCPU that may spin runs while others wait. In a convoy each slice passes the lock on
+ * once, so its slices are no longer than those of the stock scheduler. Others have longer ones: a
+ * holder is preempted less often.
+ */
+HF_FN u64 hf_spinner_slice(const struct hf_params *prm)
+{
+	return prm->slice_ns / 2;
+}
+
 /* Halvings of probe_ns that hf_first_probe() spans. */
 #define HF_FIRST_PROBE_HALVINGS 5
 

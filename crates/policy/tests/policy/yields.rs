@@ -56,6 +56,13 @@ proptest! {
         prop_assert!(first <= probe_ns && first >= probe_ns / 32);
     }
 
+    #[test]
+    fn spinner_runs_no_longer_than_under_stock(slice_ns in 100_000..=2_000_000u64) {
+        // base_slice_ns of kernel/sched/fair.c on two CPUs.
+        let params = Params { slice_ns, ..Params::default() };
+        prop_assert!((1..=1_400_000).contains(&params.spinner_slice()));
+    }
+
     /// At least one probe of a hundred is within 5 % of any moment.
     #[test]
     fn first_probes_reach_every_moment(

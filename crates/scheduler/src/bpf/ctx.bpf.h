@@ -62,6 +62,7 @@ struct task_ctx {
 	u64 unearned_ns;      /* CPU time for which its VM has not earned grace yet */
 	u64 ungrouped_ns;     /* CPU time that its groups are not charged for yet */
 	u64 distrusted_until; /* it went on running after it said that it was about to sleep */
+	u64 gave_way_at;      /* when it last halted, or asked to yield */
 	u64 waits_since;      /* when it became ready, as the kernel's watchdog counts; 0: it runs
 				 or sleeps */
 	u64 dsq;	      /* the DSQ it is in, if @queued */

@@ -194,7 +194,7 @@ void BPF_STRUCT_OPS(holdfast_running, struct task_struct *p)
 	if (tctx->listing.listed)
 		resumed(p, tctx, now);
 	begin_run(p, tctx, cctx, now);
-	first_probe(p, cctx);
+	first_probe(p, tctx, cctx, now);
 }
 
 void BPF_STRUCT_OPS(holdfast_tick, struct task_struct *p)
@@ -226,6 +226,8 @@ bool BPF_STRUCT_OPS(holdfast_yield, struct task_struct *from, struct task_struct
 
 	if (!cctx)
 		return false;
+	if (tctx)
+		tctx->gave_way_at = scx_bpf_now();
 	if (!to) {
 		stat_add(HF_STAT_YIELD, 1);
 		cctx->slice.yield.kind = YIELD_TO_ANY;
@@ -252,6 +254,7 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 
 	/* A halted vCPU holds nothing. Without contention its task took nothing from others. */
 	if (!runnable) {
+		tctx->gave_way_at = now;
 		hf_note_class(&tctx->grace, HF_PREEMPTIBLE, 0);
 		if (!others_wait(cpu, cctx))
 			clamp_lag(tctx);

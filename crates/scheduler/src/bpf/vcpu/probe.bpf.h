@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * Probes of a running vCPU, by a timer pinned to its CPU: at the end of each step of its grace, and
- * within its slice while its VM has blockers that it may wait for. Interface: first_probe() and
- * tick_probe() begin the probes of a slice, stop_probing() ends them and the grace,
- * probe_timer_fn() is the timer.
+ * within its slice while its VM has blockers that it may wait for. The slice of a vCPU that cannot
+ * be read ends by the same timer. Interface: first_probe() and tick_probe() begin the probes of a
+ * slice, stop_probing() ends them and the grace, probe_timer_fn() is the timer.
  */
 #ifndef __SCX_HOLDFAST_PROBE_BPF_H
 #define __SCX_HOLDFAST_PROBE_BPF_H
@@ -35,12 +35,22 @@ static void probe_in(u64 step_ns, struct task_struct *p, struct cpu_ctx *cctx)
 		next->reason = PROBE_FOR_BLOCKERS;
 }
 
-/* @p has begun to run: in a moment it may wait for a blocker. */
-static void first_probe(struct task_struct *p, struct cpu_ctx *cctx)
+/*
+ * @p has begun to run: in a moment it may wait for a blocker. If it cannot be read and has spun for
+ * long, for all that is known, the timer ends its slice: a tick comes later than that.
+ */
+static void first_probe(struct task_struct *p, const struct task_ctx *tctx, struct cpu_ctx *cctx,
+			u64 now)
 {
-	if (waiters_enabled && READ_ONCE(nr_blockers) &&
-	    has_blockers(vm_ctx_of(readable_vcpu_of(p))))
+	bool blockers = waiters_enabled && READ_ONCE(nr_blockers);
+	struct hf_vcpu *v;
+
+	if ((!blockers && !cctx->clock.contended) || !(v = vcpu_of(p)))
+		return;
+	if (v->epoch && blockers && has_blockers(vm_ctx_of(v)))
 		probe_in(hf_first_probe(bpf_get_prandom_u32(), &params), p, cctx);
+	else if (!v->epoch && hf_may_spin(time_delta(now, tctx->gave_way_at)))
+		probe_in(hf_spinner_slice(&params), p, cctx);
 }
 
 /*

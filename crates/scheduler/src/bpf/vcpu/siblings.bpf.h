@@ -413,15 +413,15 @@ static void resumed(struct task_struct *p, struct task_ctx *tctx, u64 now)
  */
 static void note_waker(struct task_struct *p, struct task_ctx *tctx)
 {
-	struct hf_vcpu *v = readable_vcpu_of(p), *waker;
+	struct hf_vcpu *v = vcpu_of(p), *waker;
 
-	if (!v || !bpf_in_task())
+	if (!v || !v->kvm || !bpf_in_task())
 		return;
 	waker = vcpu_of(bpf_get_current_task_btf());
 	if (!waker || waker == v || waker->kvm != v->kvm)
 		return;
 	tctx->by_sibling = true;
-	/* Their VMM is one process: the guest's memory can be read here. */
+	/* Their VMM is one process: the guest's memory can be read here, if at all. */
 	tctx->class = end_class(v, hf_read_class(v));
 }
 
