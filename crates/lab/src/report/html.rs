@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use std::path::Path;
 
 use crate::experiment::{Case, Experiment};
-use crate::markup::figures::{figure, optional, ratio};
+use crate::markup::figures::{figure, optional, ratio, two_digits};
 use crate::markup::html::{escape, prose, write_figure};
 use crate::markup::svg::NR_SERIES;
 use crate::metric::Metric;
@@ -86,6 +86,8 @@ test).</li>
 distribution of the logarithms of the ratios.</li>
 <li>Operations per CPU-second are operations of the workload for each second of CPU time that its
 guest used: more of them take nothing from other tasks.</li>
+<li>The worst window is the contender's window with the least work per CPU-second, over the
+baseline's mean: what a guest has to reckon with.</li>
 <li>Fair is max-min fair: CPU time is poured into all threads at the same rate. A
 thread that has all it wants gets no more, and the rest goes to the others.</li>
 <li>A lock holder is preempted where a vCPU that holds a spinlock loses its CPU against its will.
@@ -223,6 +225,7 @@ fn write_table(
     writeln!(out, "<div class=\"wide\"><table>\n<tr><th>contender</th><th>windows</th>")?;
     writeln!(out, "<th>operations per CPU-second</th>")?;
     writeln!(out, "<th>times the work of {base} for the same CPU time</th>")?;
+    writeln!(out, "<th>worst window, over the mean of {base}</th>")?;
     writeln!(out, "<th>operations per second</th>")?;
     writeln!(out, "<th>times the work of {base} in the same time</th>")?;
     writeln!(out, "<th>guest's CPU, %</th><th>fair, %</th>")?;
@@ -231,11 +234,12 @@ fn write_table(
         writeln!(
             out,
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
-             <td>{}</td><td>{}</td><td>{}</td></tr>",
+             <td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
             escape(row.contender),
             row.windows,
             optional(row.work),
             against(row.is_baseline, row.work_ratio),
+            row.worst.map_or_else(|| "-".into(), two_digits),
             optional(row.throughput),
             against(row.is_baseline, row.throughput_ratio),
             optional(row.share),

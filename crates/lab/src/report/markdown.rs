@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use std::path::Path;
 
 use crate::experiment::{Case, Experiment};
-use crate::markup::figures::{figure, optional};
+use crate::markup::figures::{figure, optional, two_digits};
 use crate::markup::markdown::{cell, code, dash, head, interval, prose, row, write_list};
 use crate::replications;
 use crate::report::view::{GRACE_BOUNDS_US, GRACES, Graces};
@@ -182,6 +182,7 @@ fn write_cases(out: &mut String, result: &RunResult, experiment: &Experiment) ->
     writeln!(out)?;
     let base = &experiment.baseline().name;
     let work_over = format!("times the work of {base} per CPU-s");
+    let worst_over = format!("worst window, over the mean of {base}");
     let rate_over = format!("times the work of {base} per s");
     head(
         out,
@@ -192,6 +193,7 @@ fn write_cases(out: &mut String, result: &RunResult, experiment: &Experiment) ->
             "windows",
             "operations per CPU-s of the guest",
             &work_over,
+            &worst_over,
             "operations per s",
             &rate_over,
             "guest's CPU: had / fair, %",
@@ -215,6 +217,7 @@ fn write_cases(out: &mut String, result: &RunResult, experiment: &Experiment) ->
                     r.windows.to_string(),
                     optional(r.work),
                     against(r.work_ratio),
+                    r.worst.map_or_else(dash, two_digits),
                     optional(r.throughput),
                     against(r.throughput_ratio),
                     pair(r.share, r.fair),

@@ -4,7 +4,7 @@
 use std::fmt::{self, Write};
 
 use crate::experiment::Experiment;
-use crate::markup::figures::{figure, optional, ratio};
+use crate::markup::figures::{figure, optional, ratio, two_digits};
 use crate::markup::text::write_wrapped;
 use crate::replications;
 use crate::report::answer;
@@ -49,12 +49,13 @@ fn write_report(out: &mut String, result: &RunResult, verbose: bool) -> fmt::Res
     Ok(())
 }
 
-const LEGEND: [&str; 5] = [
+const LEGEND: [&str; 6] = [
     "operations per CPU-s: operations of the workload for each second of CPU time its guest used.",
     "1.49 [1.40, 1.57]: 1.49 times the baseline's, with the 95 % interval; *: chance does not \
      explain the difference (the interval excludes 1, and p < 0.05). Fewer than six rounds show a \
      direction, and how sure it is.",
-    "guest's CPU: the guest's CPU time / its fair share (max-min), in percent of one CPU.",
+    "worst window: the work per CPU-s of the contender's worst window, over the baseline's mean.",
+    "guest CPU: the guest's CPU time / its fair share (max-min), in percent of one CPU.",
     "lock holders preempted: vCPUs that held a spinlock when they lost their CPU, per CPU-second \
      of the guest / those that stayed off it for more than 1 ms.",
     "-: not measured.",
@@ -83,15 +84,24 @@ fn write_experiment(
                 "",
                 "operations",
                 "times the work of",
+                "worst",
                 "times the work of",
-                "guest's CPU",
+                "guest CPU",
                 "lock holders",
             ],
         )?;
         let over = [format!("{base} per CPU-s"), format!("{base} per second")];
         line(
             out,
-            ["contender", "per CPU-s", &over[0], &over[1], "had/fair, %", "preempted/>1 ms"],
+            [
+                "contender",
+                "per CPU-s",
+                &over[0],
+                "window",
+                &over[1],
+                "had/fair %",
+                "preempted/>1ms",
+            ],
         )?;
         for row in view::rows(result, experiment, case) {
             write_row(out, result, &row)?;
@@ -105,9 +115,13 @@ fn write_experiment(
     writeln!(out)
 }
 
-fn line(out: &mut String, [name, work, ratio, rate, share, holders]: [&str; 6]) -> fmt::Result {
-    let line =
-        format!("  {name:<12} {work:>10}  {ratio:<20}  {rate:<20} {share:>11} {holders:>15}");
+fn line(
+    out: &mut String,
+    [name, work, ratio, worst, rate, share, holders]: [&str; 7],
+) -> fmt::Result {
+    let line = format!(
+        "  {name:<12} {work:>10} {ratio:<20} {worst:>6} {rate:<20} {share:>10} {holders:>14}"
+    );
     writeln!(out, "{}", line.trim_end())
 }
 
@@ -128,6 +142,7 @@ fn write_row(out: &mut String, result: &RunResult, row: &Row) -> fmt::Result {
             &shorten(row.contender, 12),
             &optional(row.work),
             &against(row.work_ratio),
+            &row.worst.map_or_else(|| "-".into(), two_digits),
             &against(row.throughput_ratio),
             &pair(row.share, row.fair, |v| if v < 1e4 { format!("{v:.0}") } else { figure(v) }),
             &pair(row.holders, row.holders_long, figure),

@@ -39,6 +39,30 @@ fn the_terminal_report_shows_every_contender_its_interval_and_what_was_missed() 
 }
 
 #[test]
+fn every_report_has_the_worst_window_beside_the_mean() {
+    let mut result = testdata::result();
+    let work = Metric::WorkPerVmCpuSecond;
+    let base = result.summary("three-ways", "lock", "stock", work).unwrap().mean;
+    let is_of = |w: &&mut crate::window::Window| w.contender == "holdfast" && w.case == "lock";
+    let worst = result.windows.iter_mut().filter(is_of).nth(1).unwrap();
+    worst.metrics.insert(work, 0.37 * base);
+    // A window that does not count is not the worst.
+    let invalid = result.windows.iter_mut().filter(is_of).nth(2).unwrap();
+    invalid.metrics.insert(work, 0.01 * base);
+    invalid.problem = Some("the contender ended".into());
+    let row = |text: String, start: &str| {
+        let row = text.lines().find(|line| line.starts_with(start)).expect(start);
+        row.to_owned()
+    };
+    let terminal = row(terminal::render(&result, false), "  holdfast ");
+    assert!(terminal.contains("   0.37 "), "{terminal}");
+    let html = row(html::render(&result, false), "<tr><td>holdfast</td>");
+    assert!(html.contains("<td>0.37</td>"), "{html}");
+    let markdown = row(markdown::render(&result, "make"), "| lock | holdfast |");
+    assert!(markdown.contains(" | 0.37 | "), "{markdown}");
+}
+
+#[test]
 fn what_was_not_measured_is_a_dash_and_never_a_zero() {
     let mut result = testdata::result();
     for window in &mut result.windows {

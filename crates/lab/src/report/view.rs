@@ -25,6 +25,8 @@ pub struct Row<'a> {
     pub work: Option<f64>,
     /// The same against the baseline.
     pub work_ratio: Option<&'a Comparison>,
+    /// Work per VM-CPU-second of the worst window, over the baseline's mean.
+    pub worst: Option<f64>,
     /// Throughput, ops/s.
     pub throughput: Option<f64>,
     /// The same against the baseline.
@@ -41,16 +43,27 @@ pub struct Row<'a> {
 
 /// The rows of `case`, in the order of the contenders.
 pub fn rows<'a>(result: &'a RunResult, experiment: &'a Experiment, case: &Case) -> Vec<Row<'a>> {
+    let base = &experiment.baseline().name;
+    let work = Metric::WorkPerVmCpuSecond;
+    let base_work = result.summary(&experiment.name, &case.name, base, work).map(|s| s.mean);
     let row = |name: &'a str| {
+        let windows = result.windows.iter().filter(|w| {
+            w.is_valid()
+                && w.experiment == experiment.name
+                && w.case == case.name
+                && w.contender == name
+        });
+        let worst = windows.filter_map(|w| w.value(work)).min_by(f64::total_cmp);
         let summary = |m| result.summary(&experiment.name, &case.name, name, m);
         let mean = |m| summary(m).map(|s| s.mean);
         let compared = |m| result.comparison(&experiment.name, &case.name, name, m);
         Row {
             contender: name,
-            is_baseline: experiment.baseline().name == name,
+            is_baseline: base == name,
             windows: summary(Metric::Throughput).map_or(0, |s| s.windows),
-            work: mean(Metric::WorkPerVmCpuSecond),
-            work_ratio: compared(Metric::WorkPerVmCpuSecond),
+            work: mean(work),
+            work_ratio: compared(work),
+            worst: worst.zip(base_work).map(|(worst, base)| worst / base),
             throughput: mean(Metric::Throughput),
             throughput_ratio: compared(Metric::Throughput),
             share: mean(Metric::VmCpuPercent),
