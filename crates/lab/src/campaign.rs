@@ -555,7 +555,7 @@ mod tests {
         theirs.set_nonblocking(true).unwrap();
         log.file = File::from(OwnedFd::from(ours));
         let mut long = result.windows[0].clone();
-        long.problem = Some("x".repeat(300_000));
+        long.problem = Some(crate::window::Problem::Window { why: "x".repeat(300_000) });
         log.append(&long).unwrap_err();
         let mut logged = Vec::new();
         theirs.read_to_end(&mut logged).unwrap_err();

@@ -13,11 +13,10 @@ use sha2::{Digest, Sha256};
 
 use crate::experiment::Experiment;
 use crate::result::{Provenance, ResultError, write_whole};
-use crate::window::Window;
+use crate::window::{Problem, Window};
 
 const FILE: &str = "unfinished.json";
 const WINDOWS: &str = "windows.jsonl";
-const STOPPED: &str = "the run was stopped within this round, which was measured again";
 
 /// A run that has not ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -69,7 +68,7 @@ impl Unfinished {
             .collect();
         let done = Done::of(&found.experiments, &windows);
         for window in windows.iter_mut().filter(|s| s.is_valid() && !done.has(s)) {
-            window.problem = Some(STOPPED.into());
+            window.problem = Some(Problem::Stopped);
         }
         Ok(Some(Earlier { windows, done, provenance: found.provenance }))
     }

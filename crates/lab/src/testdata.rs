@@ -18,7 +18,7 @@ use crate::experiment::Experiment;
 use crate::replications;
 use crate::result::{KernelFacts, MachineFacts, Provenance, RunResult};
 use crate::spins::SpinWaits;
-use crate::window::{GuestTimes, Snapshot, Window};
+use crate::window::{GuestTimes, Problem, Snapshot, Window};
 
 pub(crate) const TOML: &str = r#"
 name = "three-ways"
@@ -99,7 +99,8 @@ pub(crate) fn result() -> RunResult {
                     metrics: BTreeMap::new(),
                 };
                 if (round, c, k) == (2, 1, 1) {
-                    window.problem = Some("the contender ended (exit code 1)".into());
+                    let why = "the contender ended (exit code 1)".into();
+                    window.problem = Some(Problem::Contender { why });
                     window.after = None;
                 }
                 window.work_out(2);

@@ -2,6 +2,7 @@
 //! One measured window: raw counters at both ends, and the metrics that follow from them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use holdfast_agent::protocol::{Counters, CpuTimes, PerfCounts, TaskTime};
 use holdfast_policy::VcpuClass;
@@ -16,8 +17,49 @@ use crate::spins::SpinWaits;
 
 /// Attempts at a window, the first one included.
 pub(crate) const ATTEMPTS: u32 = 4;
-/// Beginning of the problem of a window that was not tried.
-pub(crate) const NOT_TRIED: &str = "not tried: ";
+
+/// Why a window does not count.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Problem {
+    /// The contender did not start, ended, or could not be asked.
+    Contender {
+        /// What happened.
+        why: String,
+    },
+    /// Something else of the window went wrong: the workload, the guest, the observer.
+    Window {
+        /// What happened.
+        why: String,
+    },
+    /// The host failed.
+    Host {
+        /// What happened.
+        why: String,
+    },
+    /// It was not tried: its contender had failed too often.
+    GivenUp {
+        /// Failures of the contender in a row.
+        failures: u32,
+    },
+    /// The run was stopped within its round, which was measured again.
+    Stopped,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Contender { why } | Self::Window { why } | Self::Host { why } => f.write_str(why),
+            Self::GivenUp { failures } => write!(
+                f,
+                "not tried: the contender was given up after {failures} failures in a row"
+            ),
+            Self::Stopped => {
+                f.write_str("the run was stopped within this round, which was measured again")
+            }
+        }
+    }
+}
 
 /// All counters at one end of a window.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -91,7 +133,7 @@ pub struct Window {
     pub start_s: f64,
     /// Why this window does not count; absent if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub problem: Option<String>,
+    pub problem: Option<Problem>,
     /// Name of the VM's process in the snapshots. Where the workload ran on the host, the name of
     /// its own process.
     pub vm: String,
@@ -126,8 +168,8 @@ impl Window {
     /// Whether it is not tried again: it counts, was tried often enough, or its contender had
     /// failed too often.
     pub(crate) fn is_settled(&self) -> bool {
-        let is_given_up = || self.problem.as_ref().is_some_and(|p| p.starts_with(NOT_TRIED));
-        self.is_valid() || self.attempt.saturating_add(1) >= ATTEMPTS || is_given_up()
+        let is_given_up = matches!(self.problem, Some(Problem::GivenUp { .. }));
+        self.is_valid() || self.attempt.saturating_add(1) >= ATTEMPTS || is_given_up
     }
 
     /// Operation times of the workload in this window: `[i]` counts [2^i, 2^(i+1)) ns.

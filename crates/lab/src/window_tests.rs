@@ -94,9 +94,32 @@ fn an_invalid_window_has_no_values() {
         snapshot(1000, 5, &[], vec![task("vm", 1, 100, 0)]),
         snapshot(2000, 6, &[], vec![task("vm", 1, 600, 0)]),
     );
-    window.problem = Some("the contender ended".into());
+    window.problem = Some(Problem::Contender { why: "the contender ended".into() });
     window.work_out(2);
     assert_eq!(window.value(Metric::Throughput), None);
+}
+
+#[test]
+fn a_window_is_settled_where_another_attempt_would_change_nothing() {
+    let snapshots = || snapshot(1000, 5, &[], Vec::new());
+    let mut window = between(snapshots(), snapshots());
+    assert!(window.is_settled(), "it counts");
+    let why = || "not tried: so says the contender".to_owned();
+    let problems = [
+        (Problem::Contender { why: why() }, false),
+        (Problem::Window { why: why() }, false),
+        (Problem::Host { why: why() }, false),
+        (Problem::Stopped, false),
+        (Problem::GivenUp { failures: 8 }, true),
+    ];
+    for (problem, settled) in problems {
+        let json = serde_json::to_value(&problem).unwrap();
+        assert_eq!(serde_json::from_value::<Problem>(json).unwrap(), problem);
+        window.problem = Some(problem);
+        assert_eq!(window.is_settled(), settled, "{window:?}");
+    }
+    let json = serde_json::to_value(Problem::GivenUp { failures: 8 }).unwrap();
+    assert_eq!(json, serde_json::json!({"kind": "given_up", "failures": 8}));
 }
 
 #[test]

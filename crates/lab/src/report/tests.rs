@@ -11,6 +11,7 @@ use crate::metric::Metric;
 use crate::replications;
 use crate::result::{ResultError, RunResult};
 use crate::spins::SpinWaits;
+use crate::window::{Problem, Window};
 use crate::{analysis, builtin, testdata};
 
 #[test]
@@ -43,13 +44,13 @@ fn every_report_has_the_worst_window_beside_the_mean() {
     let mut result = testdata::result();
     let work = Metric::WorkPerVmCpuSecond;
     let base = result.summary("three-ways", "lock", "stock", work).unwrap().mean;
-    let is_of = |w: &&mut crate::window::Window| w.contender == "holdfast" && w.case == "lock";
+    let is_of = |w: &&mut Window| w.contender == "holdfast" && w.case == "lock";
     let worst = result.windows.iter_mut().filter(is_of).nth(1).unwrap();
     worst.metrics.insert(work, 0.37 * base);
     // A window that does not count is not the worst.
     let invalid = result.windows.iter_mut().filter(is_of).nth(2).unwrap();
     invalid.metrics.insert(work, 0.01 * base);
-    invalid.problem = Some("the contender ended".into());
+    invalid.problem = Some(Problem::Stopped);
     let row = |text: String, start: &str| {
         let row = text.lines().find(|line| line.starts_with(start)).expect(start);
         row.to_owned()

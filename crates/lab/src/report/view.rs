@@ -307,13 +307,8 @@ pub fn warnings(result: &RunResult) -> Vec<String> {
     lines.extend(result.provenance.notes.iter().cloned());
     let mut problems: Vec<(String, u32)> = Vec::new();
     for window in result.invalid() {
-        let text = format!(
-            "{} {} {}: {}",
-            window.experiment,
-            window.case,
-            window.contender,
-            window.problem.as_deref().unwrap_or_default()
-        );
+        let Some(problem) = &window.problem else { continue };
+        let text = format!("{} {} {}: {problem}", window.experiment, window.case, window.contender);
         match problems.iter_mut().find(|(t, _)| *t == text) {
             Some((_, count)) => *count += 1,
             None => problems.push((text, 1)),

@@ -29,7 +29,7 @@ use self::session::{Session, Trouble};
 use crate::experiment::Experiment;
 use crate::result::KernelFacts;
 use crate::resume::Done;
-use crate::window::{ATTEMPTS, NOT_TRIED, Window};
+use crate::window::{ATTEMPTS, Problem, Window};
 
 /// Failures in a row after which a contender is given up.
 const GIVE_UP_AFTER: u32 = 2 * ATTEMPTS;
@@ -399,12 +399,9 @@ impl<'a, 'w> Run<'a, 'w> {
     ) -> Result<bool> {
         let mut window = blank(self.experiment, planned, self.attempt);
         window.start_s = self.part.began.elapsed().as_secs_f64();
-        let name = &self.experiment.contenders[planned.contender].name;
         let failures = self.work().failures[planned.contender];
         if failures >= GIVE_UP_AFTER {
-            window.problem = Some(format!(
-                "{NOT_TRIED}{name} was given up after {GIVE_UP_AFTER} failures in a row"
-            ));
+            window.problem = Some(Problem::GivenUp { failures });
             self.keep(window, true);
             return Ok(false);
         }
@@ -416,28 +413,28 @@ impl<'a, 'w> Run<'a, 'w> {
                 self.keep(window, true);
                 Ok(true)
             }
-            Err(Trouble::Contender(problem)) => {
-                window.problem = Some(problem);
+            Err(Trouble::Contender(why)) => {
+                window.problem = Some(Problem::Contender { why });
                 self.failed(planned, window);
                 if session.end_contender().is_err() {
                     session.recover()?;
                 }
                 Ok(false)
             }
-            Err(Trouble::Window(problem)) => {
+            Err(Trouble::Window(why)) => {
                 // Some boots of an emulated host lose one guest after the other; most lose none.
                 let is_doubtful = session.is_emulated() && window.after.is_none();
-                window.problem = Some(problem.clone());
+                window.problem = Some(Problem::Window { why: why.clone() });
                 self.failed(planned, window);
                 if is_doubtful {
-                    return Err(Error::Doubtful(problem));
+                    return Err(Error::Doubtful(why));
                 }
                 session.recover()?;
                 Ok(false)
             }
             Err(Trouble::Host(Error::Interrupted)) => Err(Error::Interrupted),
             Err(Trouble::Host(e)) => {
-                window.problem = Some(e.to_string());
+                window.problem = Some(Problem::Host { why: e.to_string() });
                 self.failed(planned, window);
                 Err(e)
             }
