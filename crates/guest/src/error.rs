@@ -83,6 +83,10 @@ impl ReadError {
                 Some("give the BTF of its kernel as a file (--btf)")
             }
             Self::Ambiguous(..) => Some("give only the BTF of the running build as a file (--btf)"),
+            Self::Layout { source: LayoutError::NoPerCpu, .. } => Some(
+                "give BTF that pahole 1.22 or later made of its vmlinux with debug symbols as a \
+                 file (--btf)",
+            ),
             Self::Layout { source: LayoutError::NotCounted, .. } => Some(
                 "boot a kernel with CONFIG_PREEMPT_DYNAMIC, CONFIG_PREEMPT or \
                  CONFIG_PREEMPT_COUNT",

@@ -111,8 +111,12 @@ pub enum LayoutError {
     /// The blob itself is broken.
     #[error(transparent)]
     Btf(#[from] BtfError),
-    /// No per-CPU section: not a kernel's BTF, or made by pahole without per-CPU variables.
-    #[error("no per-CPU section in the BTF (a kernel built without SMP, or a module's BTF)")]
+    /// No per-CPU section: not a kernel's BTF, or made without per-CPU variables, as
+    /// `scripts/link-vmlinux.sh` has it done by pahole 1.18 to 1.21.
+    #[error(
+        "no per-CPU variables in the BTF (made by pahole 1.21 or older, or without SMP, or a \
+         module's BTF)"
+    )]
     NoPerCpu,
     /// A variable is missing.
     #[error("no per-CPU variable {0} in the BTF: the guest kernel lacks the feature")]
@@ -121,7 +125,7 @@ pub enum LayoutError {
     #[error("per-CPU variable {0} has an unexpected size, type or place")]
     Odd(&'static str),
     /// The kernel has no preemption count, so lock holders cannot be recognised.
-    #[error("the guest kernel is built without preemption (CONFIG_PREEMPT_COUNT)")]
+    #[error("the guest kernel does not count preemption (CONFIG_PREEMPT_COUNT)")]
     NotCounted,
 }
 
@@ -134,7 +138,15 @@ impl Layout {
     /// ```
     pub fn from_btf(blob: &[u8]) -> Result<Self, LayoutError> {
         let btf = Btf::parse(blob)?;
-        let vars = PerCpu::find(&btf)?;
+        let is_counted =
+            btf.has_string("preempt_schedule") || btf.has_string("rcu_read_lock_nesting");
+        // Without variables there is a remedy, but it is none for a kernel without the count.
+        let vars = match PerCpu::find(&btf) {
+            Err(LayoutError::NoPerCpu) if !is_counted && btf.has_string("task_struct") => {
+                return Err(LayoutError::NotCounted);
+            }
+            found => found?,
+        };
 
         let steal_time = vars.sized("steal_time", 64)?;
         let (preempt_count, wide_count, cpu_number, current_task) = match vars.get("pcpu_hot")? {
@@ -157,7 +169,7 @@ impl Layout {
                 )
             }
         };
-        if !(btf.has_string("preempt_schedule") || btf.has_string("rcu_read_lock_nesting")) {
+        if !is_counted {
             return Err(LayoutError::NotCounted);
         }
         Ok(Self {

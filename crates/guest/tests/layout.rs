@@ -118,6 +118,13 @@ fn names_the_missing_variable() {
     assert_eq!(without(".data..percpu"), LayoutError::NoPerCpu);
     assert_eq!(without("preempt_schedule"), LayoutError::NotCounted);
     assert_eq!(without("locked"), LayoutError::Missing("locked"));
+    // Debian 11's 5.10 has neither, and its own BTF with variables would be of no use.
+    let kernel = rename(common::LINUX_7_2, "idle_threads", "task_struct\0");
+    let uncounted = rename(&kernel, "preempt_schedule", &"x".repeat(16));
+    for (blob, error) in [(kernel, LayoutError::NoPerCpu), (uncounted, LayoutError::NotCounted)] {
+        let blob = rename(&blob, ".data..percpu", &"x".repeat(13));
+        assert_eq!(Layout::from_btf(&blob), Err(error));
+    }
 }
 
 #[test]

@@ -327,7 +327,7 @@ fn unusable_files_are_errors_with_advice() {
         (b"\x7fELF", "no .BTF section"),
         (&LINUX_7_2[..100], "lies outside the blob"),
         (&with(strings_at, b'x'), "split BTF of a module"),
-        (&with(per_cpu, b'x'), "no per-CPU section"),
+        (&with(per_cpu, b'x'), "no per-CPU variables"),
     ] {
         fs::write(&path, bytes).unwrap();
         for given in [&*path, dir.path()] {
