@@ -1064,6 +1064,24 @@ impl Kernel {
 
     // ---- changes of a task ----
 
+    /// `task_rq_lock()`: the CPU whose run queue is locked, which the task has not left meanwhile.
+    fn task_rq_lock(&self, task: &Task) -> usize {
+        self.lock(&task.pi_lock);
+        loop {
+            let cpu = task.cpu.get();
+            self.lock_rq(cpu);
+            if task.cpu.get() == cpu {
+                return cpu;
+            }
+            self.unlock_rq(cpu);
+        }
+    }
+
+    fn task_rq_unlock(&self, cpu: usize, task: &Task) {
+        self.unlock_rq(cpu);
+        self.unlock(&task.pi_lock);
+    }
+
     /// `sched_change_begin()` and `sched_change_end()`: the task is dequeued, changed, and queued
     /// again. Its run queue is locked.
     pub(crate) fn sched_change(&self, task: &Task, change: impl FnOnce()) {
@@ -1091,10 +1109,8 @@ impl Kernel {
         let _entered = crate::kfuncs::Entered::new(self);
         let task = self.task(id);
         assert!(!cpus.is_empty(), "{} may run nowhere", task.name);
-        self.lock(&task.pi_lock);
-        let cpu = task.cpu.get();
-        self.lock_rq(cpu);
-        if cpu == task.cpu.get() && task.state.get() != State::Dead {
+        let cpu = self.task_rq_lock(&task);
+        if task.state.get() != State::Dead {
             self.sched_change(&task, || {
                 task.set_cpus(cpus);
                 if task.sched.get() == Sched::Class {
@@ -1103,33 +1119,30 @@ impl Kernel {
             });
             self.affine_move_task(cpu, &task);
         }
-        self.unlock_rq(cpu);
-        self.unlock(&task.pi_lock);
+        self.task_rq_unlock(cpu, &task);
     }
 
     /// `set_user_nice()`, by weight.
     pub(crate) fn set_weight(&self, id: TaskId, weight: u32) {
         let task = self.task(id);
-        let cpu = task.cpu.get();
-        self.lock_rq(cpu);
+        let cpu = self.task_rq_lock(&task);
         self.sched_change(&task, || {
             task.raw.set(l::TASK_SCX_WEIGHT, weight);
             self.class().reweight_task(self, cpu, &task);
         });
-        self.unlock_rq(cpu);
+        self.task_rq_unlock(cpu, &task);
     }
 
     /// `sched_move_task()`.
     pub(crate) fn move_to_cgroup(&self, id: TaskId, group: &Rc<Cgroup>) {
         let task = self.task(id);
-        let cpu = task.cpu.get();
+        let cpu = self.task_rq_lock(&task);
         let from = task.cgroup().unwrap_or_else(|| Rc::clone(&self.cgroups.borrow()[0]));
-        self.lock_rq(cpu);
         self.sched_change(&task, || {
             *task.cgroup.borrow_mut() = Some(Rc::clone(group));
             self.class().cgroup_move(self, &task, &from, group);
         });
-        self.unlock_rq(cpu);
+        self.task_rq_unlock(cpu, &task);
     }
 
     /// `affine_move_task()`: moves a task that may not stay.
