@@ -280,7 +280,7 @@ fn nothing_is_left_of_a_lab_that_is_interrupted_or_killed() {
         Machine::boot(&MachineSpec { accel: Accel::Tcg, ..spec() }, &Progress::stderr()).unwrap();
     for signal in [libc::SIGINT, libc::SIGKILL] {
         let lab = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "boot::boots_and_waits", "--ignored", "--nocapture"])
+            .args(["--exact", "boots_and_waits", "--ignored", "--nocapture"])
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
