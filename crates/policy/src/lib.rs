@@ -102,10 +102,11 @@ impl Params {
         unsafe { raw::hf_spun_long(spin, now_ns, self) }
     }
 
-    /// How soon a vCPU is probed after it has begun to run.
-    pub fn first_probe(&self, random: u32) -> u64 {
+    /// How soon a vCPU is probed after it has begun to run. `pause_exits_seen`: waiters for PV
+    /// locks of its VM have pause exits.
+    pub fn first_probe(&self, random: u32, pause_exits_seen: bool) -> u64 {
         // SAFETY: reads `self` only.
-        unsafe { raw::hf_first_probe(random, self) }
+        unsafe { raw::hf_first_probe(random, pause_exits_seen, self) }
     }
 
     /// How long a vCPU that cannot be read, and may spin, runs while others wait.
@@ -251,6 +252,12 @@ pub fn yield_target(
 pub fn yields_for(reason: Reason) -> bool {
     // SAFETY: a pure function of its argument.
     unsafe { raw::hf_yields_for(reason) }
+}
+
+/// Is a blocker a better target than KVM's candidate?
+pub fn prefers_blocker(reason: Reason, class: VcpuClass, pause_exits_seen: bool) -> bool {
+    // SAFETY: a pure function of its arguments.
+    unsafe { raw::hf_prefers_blocker(reason, class, pause_exits_seen) }
 }
 
 /// The target of a vCPU that is probed within its slice. `pause_exits_seen`: waiters for PV locks

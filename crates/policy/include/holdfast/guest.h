@@ -169,6 +169,16 @@ HF_FN bool hf_yields_for(enum hf_reason reason)
 	return reason != HF_FOR_KICK;
 }
 
+/*
+ * Is a blocker a better target than KVM's candidate? Not for a vCPU in a queue whose waiters leave
+ * the guest by pause exits (@pause_exits_seen): they halt in the end, and KVM passes over siblings
+ * that spin.
+ */
+HF_FN bool hf_prefers_blocker(enum hf_reason reason, enum hf_class class, bool pause_exits_seen)
+{
+	return reason != HF_FOR_PAUSE || !hf_is_queued(class) || !pause_exits_seen;
+}
+
 /* The spin of a running vCPU, as its pause exits show it. All zero: no pause exit yet. */
 struct hf_spin {
 	u64 last_ns;  /* the last exit; 0: none */
@@ -234,17 +244,25 @@ HF_FN u64 hf_spinner_slice(const struct hf_params *prm)
 /* Halvings of probe_ns that hf_first_probe() spans. */
 #define HF_FIRST_PROBE_HALVINGS 5
 
+/* So many probe_ns later comes the first probe of a vCPU that would leave by a pause exit. */
+#define HF_FIRST_PROBE_DELAY 4
+
 /*
  * How soon a vCPU is probed after it has begun to run. Where all vCPUs are queued for one lock, a
  * running vCPU passes the lock on at once and queues again behind the siblings without a CPU, which
  * pass it on one by one, for ever. Only a probe in the moment between finds the vCPU outside of the
  * queue. That moment depends on the CPU and the lock, so the delay is @random: between probe_ns /
  * 32 and probe_ns, each halving as likely as the next.
+ *
+ * Where waiters have pause exits no such convoy lasts, and each probe costs an exit as well: there
+ * it only has to find what they do not, such as an IPI sender.
  */
-HF_FN u64 hf_first_probe(u32 random, const struct hf_params *prm)
+HF_FN u64 hf_first_probe(u32 random, bool pause_exits_seen, const struct hf_params *prm)
 {
 	u64 longest_ns = prm->probe_ns >> (random % HF_FIRST_PROBE_HALVINGS);
 
+	if (pause_exits_seen)
+		return prm->probe_ns * HF_FIRST_PROBE_DELAY;
 	/* The upper bits choose a place in its upper half. */
 	return longest_ns - (longest_ns * (random >> 17) >> 16);
 }

@@ -2,8 +2,8 @@
 //! Which vCPU gets the CPU of one that spins.
 
 use holdfast_policy::{
-    Params, Reason, Siblings, Spin, Target, VcpuClass, is_worth_extending, probe_target,
-    yield_target, yields_for,
+    Params, Reason, Siblings, Spin, Target, VcpuClass, is_worth_extending, prefers_blocker,
+    probe_target, yield_target, yields_for,
 };
 use proptest::prelude::*;
 
@@ -52,8 +52,9 @@ proptest! {
     #[test]
     fn first_probe_is_within_its_bounds(random: u32, probe_ns in 20_000..100_000_000u64) {
         let params = Params { probe_ns, ..Params::default() };
-        let first = params.first_probe(random);
+        let first = params.first_probe(random, false);
         prop_assert!(first <= probe_ns && first >= probe_ns / 32);
+        prop_assert!(params.first_probe(random, true) > probe_ns);
     }
 
     #[test]
@@ -73,7 +74,7 @@ proptest! {
         let params = Params { probe_ns, ..Params::default() };
         let moment = probe_ns as f64 / 32f64.powf(at);
         let random = |i: u32| first.wrapping_add(i.wrapping_mul(2_654_435_761));
-        let probes = (0..10_000).map(|i| params.first_probe(random(i)) as f64);
+        let probes = (0..10_000).map(|i| params.first_probe(random(i), false) as f64);
         let hits = probes.filter(|ns| (ns / moment - 1.0).abs() < 0.05).count();
         // A fifth of the probes is in its halving: 200 to 400 are as close, fewer at the ends.
         prop_assert!((100..500).contains(&hits), "{hits} of 10000 hit {moment} ns");
@@ -114,6 +115,14 @@ proptest! {
             at_ns += gap;
             prop_assert!(!params.spun_long(&mut spin, at_ns));
         }
+    }
+
+    #[test]
+    fn only_a_queued_vcpu_that_has_pause_exits_leaves_the_choice_to_kvm(c in class()) {
+        let queued = matches!(c, VcpuClass::Waiter | VcpuClass::Head);
+        prop_assert_eq!(prefers_blocker(Reason::ForPause, c, true), !queued);
+        prop_assert!(prefers_blocker(Reason::ForPause, c, false));
+        prop_assert!(prefers_blocker(Reason::ForIpi, c, true));
     }
 
     #[test]

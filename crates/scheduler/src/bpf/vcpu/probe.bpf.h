@@ -43,12 +43,14 @@ static void first_probe(struct task_struct *p, const struct task_ctx *tctx, stru
 			u64 now)
 {
 	bool blockers = waiters_enabled && READ_ONCE(nr_blockers);
+	struct hf_vm_ctx *vm;
 	struct hf_vcpu *v;
 
 	if ((!blockers && !cctx->clock.contended) || !(v = vcpu_of(p)))
 		return;
-	if (v->epoch && blockers && has_blockers(vm_ctx_of(v)))
-		probe_in(hf_first_probe(bpf_get_prandom_u32(), &params), p, cctx);
+	if (v->epoch && blockers && (vm = vm_ctx_of(v)) && has_blockers(vm))
+		probe_in(hf_first_probe(bpf_get_prandom_u32(), pause_exits_seen(vm, now), &params),
+			 p, cctx);
 	else if (!v->epoch && hf_may_spin(time_delta(now, tctx->gave_way_at)))
 		probe_in(hf_spinner_slice(&params), p, cctx);
 }

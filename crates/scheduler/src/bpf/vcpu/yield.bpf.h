@@ -118,7 +118,8 @@ static bool promise_yield(struct task_struct *from, struct task_ctx *from_ctx, u
 	if (vm) {
 		class = hf_read_class(v);
 		hf_note_class(&from_ctx->grace, end_class(v, class), from->se.sum_exec_runtime);
-		find_blockers(&vm->preempted, class, &blockers);
+		if (hf_prefers_blocker(reason, class, pause_exits_seen(vm, now)))
+			find_blockers(&vm->preempted, class, &blockers);
 		note_pause_exit(vm, v, class, now);
 	}
 	make_offer(from_ctx, cctx, cpu, now, &offer);
