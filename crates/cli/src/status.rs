@@ -254,10 +254,10 @@ fn attention(
     /// Percent of a VM's CPU time, from which its losses are worth a scheduler.
     const MUCH: f64 = 1.0;
     let mut all_of = Vec::new();
-    if let Some(exit) = scheduler.last_exit.as_ref().filter(|exit| exit.is_failure()) {
-        if scheduler.loaded.is_none() {
-            all_of.push(format!("The kernel ended {}: see its last end.", exit.scheduler));
-        }
+    if let Some(exit) = scheduler.last_exit.as_ref().filter(|exit| exit.is_failure())
+        && scheduler.loaded.is_none()
+    {
+        all_of.push(format!("The kernel ended {}: see its last end.", exit.scheduler));
     }
     let starving = scheduler.recent.as_ref().and_then(|recent| recent["nr_starving"].as_u64());
     if let Some(nr) = starving.filter(|nr| *nr > 0) {

@@ -729,10 +729,11 @@ impl Kernel {
         self.lock_rq(cpu);
         let prev = rq.curr.get();
         self.update_curr(cpu);
-        if let Some(prev) = prev.map(|prev| self.task(prev)) {
-            if prev.state.get() != State::Running && prev.on_rq.get() {
-                self.deactivate_task(cpu, &prev, WAKEUP);
-            }
+        if let Some(prev) = prev.map(|prev| self.task(prev))
+            && prev.state.get() != State::Running
+            && prev.on_rq.get()
+        {
+            self.deactivate_task(cpu, &prev, WAKEUP);
         }
         let next = self.pick_next_task(cpu, prev);
         rq.need_resched.set(false);

@@ -143,8 +143,8 @@ calls! {
     fn bpf_rcu_read_lock(_, _) {}
     fn bpf_rcu_read_unlock(_, _) {}
     fn bpf_cgroup_ancestor(_, _, group: u64, level: i32) -> u64 {
-        // SAFETY: a struct cgroup of the model.
         let ancestors = (group + u64::from(l::CGROUP_ANCESTORS)) as *const u64;
+        // SAFETY: a struct cgroup of the model, which has an ancestor for each level.
         unsafe { ancestors.add(level as usize).read() }
     }
     fn bpf_cgroup_release(_, _, _group: u64) {}
