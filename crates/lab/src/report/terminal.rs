@@ -93,7 +93,7 @@ fn write_experiment(
         let over = [format!("{base} per CPU-s"), format!("{base} per second")];
         line(
             out,
-            ["contender", "per CPU-s", &over[0], "window", &over[1], "had/fair %", "preempt./>1ms"],
+            ["contender", "per CPU-s", &over[0], "window", &over[1], "had/fair %", "preempt/>1ms"],
         )?;
         for row in view::rows(result, experiment, case) {
             write_row(out, result, &row)?;
@@ -112,7 +112,7 @@ fn line(
     [name, work, ratio, worst, rate, share, holders]: [&str; 7],
 ) -> fmt::Result {
     let line = format!(
-        "  {name:<12} {work:>10} {ratio:<20} {worst:>6} {rate:<20} {share:>10} {holders:>13}"
+        "  {name:<12} {work:>10} {ratio:<20} {worst:>6} {rate:<20} {share:>10} {holders:>12}"
     );
     writeln!(out, "{}", line.trim_end())
 }
