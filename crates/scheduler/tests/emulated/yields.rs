@@ -146,12 +146,14 @@ fn each_yield_is_counted_by_its_reason() {
         println!("pause exits {pause_exits}: {counted:?}");
         counted
     });
+    // With pause exits waiters seldom halt, and a window may have no kick.
+    assert!(without.kick[0] > 0, "{without:?}");
     for yields in [&without, &with] {
         let granted = yields.pause[1] + yields.ipi[1];
         let ratio = granted as f64 / yields.done as f64;
         assert!((ratio - 1.0).abs() < 0.1, "{granted} granted: {yields:?}");
         // KVM asks for none of these if the target has a CPU.
-        assert!((1..=yields.kicks).contains(&yields.kick[0]), "{yields:?}");
+        assert!(yields.kick[0] <= yields.kicks, "{yields:?}");
         // A vCPU that has released a lock keeps its CPU.
         assert_eq!(yields.kick[1], 0, "{yields:?}");
         assert!(yields.ipi[0] <= yields.yield_hypercalls, "{yields:?}");
