@@ -1114,6 +1114,7 @@ impl Kernel {
         if task.state.get() != State::Dead {
             self.sched_change(&task, || {
                 task.set_cpus(cpus);
+                task.allowed_at.set(self.now());
                 if task.sched.get() == Sched::Class {
                     self.class().set_cpus_allowed(self, cpu, &task);
                 }
@@ -1174,6 +1175,7 @@ impl Kernel {
     pub(crate) fn set_migration_disabled(&self, id: TaskId, disabled: bool) {
         let task = self.task(id);
         task.raw.set(l::TASK_MIGRATION_DISABLED, u16::from(disabled));
+        task.allowed_at.set(self.now());
         if !disabled {
             let cpu = task.cpu.get();
             self.lock_rq(cpu);

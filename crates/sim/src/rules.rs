@@ -104,6 +104,8 @@ impl Rules {
             let Some(since) = task.ready_at.get() else { continue };
             let waited = k.now() - since;
             self.check_wait(k, &task, waited);
+            // It has waited for other CPUs before its affinity changed.
+            let waited = k.now() - since.max(task.allowed_at.get());
             if self.bounds.idle_ns == 0
                 || waited <= self.bounds.idle_ns
                 || task.sched.get() != Sched::Class

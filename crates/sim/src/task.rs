@@ -78,6 +78,8 @@ pub struct Task {
     pub(crate) is_new: Cell<bool>,
     pub(crate) is_gone: Cell<bool>,
     pub(crate) ready_at: Cell<Option<u64>>,
+    /// Since when it may run on the CPUs that it may run on.
+    pub(crate) allowed_at: Cell<u64>,
     pub(crate) longest_wait_ns: Cell<u64>,
     pub(crate) cgroup: RefCell<Option<Rc<Cgroup>>>,
     pub(crate) ext: ExtEntity,
@@ -121,6 +123,7 @@ impl Task {
             is_new: Cell::new(true),
             is_gone: Cell::new(false),
             ready_at: Cell::new(None),
+            allowed_at: Cell::new(0),
             longest_wait_ns: Cell::new(0),
             cgroup: RefCell::new(None),
             ext: ExtEntity::default(),
