@@ -394,6 +394,7 @@ impl Machine {
         let task = self.kernel.task(id);
         *task.memory.borrow_mut() = Some(Rc::clone(memory));
         let kvm_vcpu = Rc::new(KvmVcpu::new(index));
+        *task.kvm_vcpu.borrow_mut() = Some(Rc::clone(&kvm_vcpu));
         let Some(ext) = self.kernel.ext.as_deref() else { return kvm_vcpu };
         let at = |offset: Option<usize>| offset.map_or(0, |offset| memory.hva + offset as u64);
         let words_of = words.unwrap_or_default();

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use crate::cgroup::Cgroup;
 use crate::cpuset::CpuSet;
 use crate::ext::ExtEntity;
-use crate::guest::Memory;
+use crate::guest::{KvmVcpu, Memory};
 use crate::kernel::{Lock, TaskId};
 use crate::layout as l;
 use crate::program::{Cx, Program, Step};
@@ -85,6 +85,8 @@ pub struct Task {
     pub(crate) ext: ExtEntity,
     /// What `bpf_probe_read_user()` finds while it runs.
     pub(crate) memory: RefCell<Option<Rc<Memory>>>,
+    /// `struct kvm_vcpu` of a vCPU, which the scheduler has the address of.
+    pub(crate) kvm_vcpu: RefCell<Option<Rc<KvmVcpu>>>,
 }
 
 impl Task {
@@ -128,6 +130,7 @@ impl Task {
             cgroup: RefCell::new(None),
             ext: ExtEntity::default(),
             memory: RefCell::new(None),
+            kvm_vcpu: RefCell::new(None),
         };
         task.set_state(State::Sleeping);
         task

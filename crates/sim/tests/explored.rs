@@ -13,6 +13,16 @@ fn random_hosts_keep_to_the_rules() {
     }
 }
 
+/// What ran before on this thread changes nothing: no host reads memory of an earlier one.
+#[test]
+fn same_seed_gives_same_host_after_any_other() {
+    let trace = |seed| hosts::run(seed, &Source::Tree).map(|totals| totals.trace);
+    let up: Vec<_> = (0..40).map(trace).collect();
+    let mut down: Vec<_> = (0..40).rev().map(trace).collect();
+    down.reverse();
+    assert_eq!(up, down);
+}
+
 /// The first seed below `seeds` whose host violates `rule` when `old` in `file` is `new`.
 fn first_seed(seeds: u64, rule: &str, (file, old, new): (&str, &str, &str)) -> Option<u64> {
     let source = Source::patched(file, old, new).expect("it compiles");
