@@ -178,6 +178,8 @@ pub struct Totals {
 pub struct Kernel {
     pub(crate) config: Config,
     now: Cell<u64>,
+    /// Up to when it runs by now.
+    until: Cell<u64>,
     this_cpu: Cell<usize>,
     /// A coroutine runs.
     in_path: Cell<bool>,
@@ -220,6 +222,7 @@ impl Kernel {
         Box::new(Self {
             config,
             now: Cell::new(0),
+            until: Cell::new(0),
             this_cpu: Cell::new(0),
             in_path: Cell::new(false),
             events: RefCell::default(),
@@ -348,6 +351,7 @@ impl Kernel {
     /// Runs until the moment `until`, or until a rule is violated.
     pub(crate) fn run_until(&self, until: u64) {
         let _entered = crate::kfuncs::Entered::new(self);
+        self.until.set(until);
         while !self.rules.is_violated() {
             let due = {
                 let mut events = self.events.borrow_mut();
@@ -446,9 +450,21 @@ impl Kernel {
         }
         // Half of all calls take no time at all.
         let ns = self.random_below(2 * explore.pause_ns);
-        if ns >= explore.pause_ns {
+        if ns >= explore.pause_ns && !self.passes(ns - explore.pause_ns) {
             self.suspend(Stop::For(ns - explore.pause_ns));
         }
+    }
+
+    /// Lets time pass on the path that runs. False if another event comes before its end.
+    fn passes(&self, ns: u64) -> bool {
+        let at = self.now() + ns;
+        let is_next = self.events.borrow().peek().is_none_or(|Reverse(due)| due.at > at);
+        let passes = is_next && at <= self.until.get() && !self.rules.is_violated();
+        if passes {
+            self.now.set(at);
+            self.count(|totals| totals.nr_events += 1);
+        }
+        passes
     }
 
     pub(crate) fn lock(&self, lock: &Lock) {
