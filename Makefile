@@ -26,7 +26,7 @@ ifneq ($(CLANG),)
 export BPF_CLANG := $(CLANG)
 endif
 APT_PACKAGES := $(if $(CLANG),,clang-19 llvm-19 libclang1-19)
-APT_PACKAGES += libelf-dev zlib1g-dev libc6-dev gcc make pkg-config
+APT_PACKAGES += libelf-dev zlib1g-dev libc6-dev gcc make pkg-config python3
 FMT_PACKAGES := clang-format-19
 TEST_TOOLS := target/tools
 C_SOURCES = $(shell git ls-files '*.c' '*.h')
