@@ -6,6 +6,7 @@ use std::fmt;
 use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 
+use crate::catalogue::{self, OBSERVER_PROGRAMS};
 use crate::text::printable;
 
 /// Outcome of a check.
@@ -61,22 +62,19 @@ impl Group {
     /// Every group, in the order in which reports show them.
     pub const ALL: [Self; 3] = [Self::Observe, Self::Schedule, Self::Advice];
 
-    fn of(check: &str) -> Self {
-        match check {
-            name if crate::OBSERVING.contains(&name) => Self::Observe,
-            name if crate::ADVISING.contains(&name) => Self::Advice,
-            _ => Self::Schedule,
+    /// What the checks of the group are for.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Observe => "Observe VMs: holdfast vms, report, top, record, export",
+            Self::Schedule => "Schedule them: scx_holdfast",
+            Self::Advice => "Worth knowing",
         }
     }
 }
 
 impl fmt::Display for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Observe => "Observe VMs: holdfast vms, report, top, record, export",
-            Self::Schedule => "Schedule them: scx_holdfast",
-            Self::Advice => "Worth knowing",
-        })
+        f.pad(self.title())
     }
 }
 
@@ -108,7 +106,7 @@ impl Check {
     pub fn ok(name: &'static str, found: impl Into<String>) -> Self {
         Self {
             name,
-            group: Group::of(name),
+            group: catalogue::find(name).map_or(Group::Schedule, |entry| entry.group),
             verdict: Verdict::Ok,
             found: printable(&found.into()),
             advice: None,
@@ -126,6 +124,11 @@ impl Check {
         advice: impl Into<String>,
     ) -> Self {
         Self { verdict: Verdict::Warn, advice: Some(advice.into()), ..Self::ok(name, found) }
+    }
+
+    /// Does loading a scheduler depend on it?
+    pub fn is_for_scheduling(&self) -> bool {
+        self.group != Group::Advice && self.name != OBSERVER_PROGRAMS
     }
 
     /// A failed check, and what to do about it.
@@ -181,14 +184,14 @@ impl Report {
 
     /// The checks whose outcome makes observing guests impossible, under any scheduler.
     pub fn blind(&self) -> impl Iterator<Item = &Check> {
-        let checks = self.checks.iter().filter(|check| crate::OBSERVING.contains(&check.name));
+        let checks = self.checks.iter().filter(|check| check.group == Group::Observe);
         // Among these checks, `warn` means that there is nothing to observe.
         checks.filter(|check| check.verdict >= Verdict::Warn)
     }
 
     /// The checks whose failure forbids loading a scheduler.
     pub fn unschedulable(&self) -> impl Iterator<Item = &Check> {
-        self.failures().filter(|check| !crate::OF_OBSERVERS.contains(&check.name))
+        self.failures().filter(|check| check.is_for_scheduling())
     }
 
     /// The checks that failed.

@@ -7,8 +7,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use holdfast_checks::{
-    Check, Group, Host, OBSERVER_PROGRAMS, Report, SCHEDULER_PROGRAMS, SPINS_PROGRAMS, Verdict,
-    all, loaded_scheduler,
+    Check, Group, Host, Report, SCHEDULER_PROGRAMS, SPINS_PROGRAMS, Verdict, all, loaded_scheduler,
 };
 
 use crate::{Say, print, print_styled};
@@ -50,7 +49,7 @@ impl Use {
     fn depends_on(self, check: &Check) -> bool {
         match self {
             Self::Observe => check.group == Group::Observe,
-            Self::Schedule => check.group != Group::Advice && check.name != OBSERVER_PROGRAMS,
+            Self::Schedule => check.is_for_scheduling(),
         }
     }
 }
@@ -135,7 +134,7 @@ fn fill(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_checks::DISCOVERY_PROGRAMS;
+    use holdfast_checks::{DISCOVERY_PROGRAMS, OBSERVER_PROGRAMS};
 
     use super::*;
 

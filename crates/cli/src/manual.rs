@@ -5,19 +5,37 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::CommandFactory;
+use clap::{CommandFactory, ValueEnum};
 
-use crate::Cli;
+use crate::{Cli, print};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Directory to write them into, as below /usr/share.
-    #[arg(value_name = "DIR")]
-    share: PathBuf,
+    #[arg(value_name = "DIR", required_unless_present = "reference")]
+    share: Option<PathBuf>,
+
+    /// Print what the reference has of these instead, in Markdown.
+    #[arg(long, conflicts_with = "share")]
+    reference: Option<Reference>,
+}
+
+/// What the code defines and a page of the reference lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Reference {
+    /// Checks of `doctor`.
+    Checks,
+    /// Metrics of `export`.
+    Metrics,
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    let share = &args.share;
+    match args.reference {
+        Some(Reference::Checks) => print(&holdfast_checks::reference())?,
+        Some(Reference::Metrics) => print(&holdfast_observer::metrics_reference())?,
+        None => {}
+    }
+    let Some(share) = &args.share else { return Ok(ExitCode::SUCCESS) };
     holdfast_manual::write(Cli::command(), 1, share)
         .with_context(|| format!("cannot write man pages into {}", share.display()))?;
     Ok(ExitCode::SUCCESS)

@@ -39,7 +39,7 @@ mod top;
 mod vms;
 
 pub use error::ObserverError;
-pub use export::{collect, export};
+pub use export::{collect, export, reference as metrics_reference};
 pub use guest::Guest;
 pub use histogram::{Histogram, NR_SLOTS, time};
 pub use holdfast_bpf::service::error_line;

@@ -17,6 +17,21 @@ use crate::sample::{ByClass, Counters, Sample, VmSample};
 const BUCKETS: std::ops::RangeInclusive<usize> = 13..=29;
 const BUCKET_STEP: usize = 2;
 
+/// Name, type, and what it is, as a sentence.
+type Definition = (&'static str, &'static str, &'static str);
+
+const BUILD_INFO: Definition = ("holdfast_build_info", "gauge", "Version of the exporter.");
+const SCHED_EXT_INFO: Definition = (
+    "holdfast_sched_ext_info",
+    "gauge",
+    "The sched_ext scheduler that is loaded; an empty label means none.",
+);
+const LOST_EVENTS: Definition =
+    ("holdfast_lost_events_total", "counter", "Events missing in all other metrics.");
+const VM_INFO: Definition =
+    ("holdfast_vm_info", "gauge", "VMs, and how much is known of their vCPUs.");
+const VM_VCPUS: Definition = ("holdfast_vm_vcpus", "gauge", "vCPUs that have run.");
+
 type Value = fn(&Counters) -> Option<f64>;
 type Values = fn(&Counters) -> Option<ByClass>;
 
@@ -102,21 +117,14 @@ const PREEMPTED: (&str, &str) =
 pub(super) fn render(sample: &Sample, nodename: &str, scheduler: Option<&str>) -> String {
     let mut page = Page::default();
     let nodename = ("nodename", nodename);
-    page.head("holdfast_build_info", "gauge", "Version of the exporter.");
-    page.line("holdfast_build_info", &[("version", env!("CARGO_PKG_VERSION")), nodename], 1.0);
+    let version = ("version", env!("CARGO_PKG_VERSION"));
+    page.of_host(BUILD_INFO, &[version, nodename], 1.0);
     if let Some(scheduler) = scheduler {
-        let name = "holdfast_sched_ext_info";
-        page.head(
-            name,
-            "gauge",
-            "The sched_ext scheduler that is loaded; an empty label means none.",
-        );
-        page.line(name, &[("scheduler", scheduler), nodename], 1.0);
+        page.of_host(SCHED_EXT_INFO, &[("scheduler", scheduler), nodename], 1.0);
     }
-    page.head("holdfast_lost_events_total", "counter", "Events missing in all other metrics.");
-    page.line("holdfast_lost_events_total", &[nodename], sample.lost_events as f64);
+    page.of_host(LOST_EVENTS, &[nodename], sample.lost_events as f64);
 
-    page.head("holdfast_vm_info", "gauge", "VMs, and how much is known of their vCPUs.");
+    page.head(VM_INFO);
     for vm in &sample.vms {
         let readable = if vm.is_readable() { "true" } else { "false" };
         let kernel = vm.guest.kernel.as_deref().unwrap_or("");
@@ -128,22 +136,20 @@ pub(super) fn render(sample: &Sample, nodename: &str, scheduler: Option<&str>) -
             ("readable", readable),
             ("tier", vm.guest.tier_name()),
         ];
-        page.line("holdfast_vm_info", &labels, 1.0);
+        page.line(VM_INFO.0, &labels, 1.0);
     }
-    page.each("holdfast_vm_vcpus", "gauge", "vCPUs that have run.", &sample.vms, |vm, _| {
-        Some(vm.vcpus.len() as f64)
-    });
+    page.each(VM_VCPUS, &sample.vms, |vm, _| Some(vm.vcpus.len() as f64));
     for (name, help, value) in OF_EVERY_VM {
-        page.each(name, "counter", help, &sample.vms, |_, total| value(total));
+        page.each((name, "counter", help), &sample.vms, |_, total| value(total));
     }
     let readable: Vec<VmSample> =
         sample.vms.iter().filter(|vm| vm.is_readable()).cloned().collect();
     for (name, help, value) in OF_READABLE_VMS {
-        page.each(name, "counter", help, &readable, |_, total| value(total));
+        page.each((name, "counter", help), &readable, |_, total| value(total));
     }
 
     let (name, help, values) = SAMPLES;
-    page.head(name, "counter", help);
+    page.head((name, "counter", help));
     for vm in &sample.vms {
         let Some(values) = values(&vm.total()) else { continue };
         for class in classes(vm) {
@@ -151,7 +157,7 @@ pub(super) fn render(sample: &Sample, nodename: &str, scheduler: Option<&str>) -
         }
     }
     let (name, help) = PREEMPTED;
-    page.head(name, "histogram", help);
+    page.head((name, "histogram", help));
     for vm in &sample.vms {
         let total = vm.total();
         for class in classes(vm) {
@@ -160,6 +166,35 @@ pub(super) fn render(sample: &Sample, nodename: &str, scheduler: Option<&str>) -
         }
     }
     page.0
+}
+
+/// Lists of all metrics in Markdown, for the reference.
+pub fn reference() -> String {
+    fn counters((name, help, _): &(&'static str, &'static str, Value)) -> Definition {
+        (name, "counter", help)
+    }
+    let of_vms = [VM_INFO, VM_VCPUS].into_iter().chain(OF_EVERY_VM.iter().map(counters));
+    let by_class = [(SAMPLES.0, "counter", SAMPLES.1), (PREEMPTED.0, "histogram", PREEMPTED.1)];
+    let lists: [(&str, Vec<Definition>); 4] = [
+        ("Of the host, with the label `nodename`", vec![BUILD_INFO, SCHED_EXT_INFO, LOST_EVENTS]),
+        ("Of every VM", of_vms.collect()),
+        ("Of VMs whose guest kernel can be read", OF_READABLE_VMS.iter().map(counters).collect()),
+        ("By the label `class`", by_class.into()),
+    ];
+    let mut page = String::new();
+    for (title, definitions) in lists {
+        // Writing to a String cannot fail.
+        let _ = write!(page, "\n{title}:\n\n");
+        for (name, kind, help) in definitions {
+            let item = format!("- `{name}` ({kind}): {help}");
+            let lines = textwrap::Options::new(100)
+                .subsequent_indent("  ")
+                .word_splitter(textwrap::WordSplitter::NoHyphenation)
+                .break_words(false);
+            let _ = writeln!(page, "{}", textwrap::fill(&item, lines));
+        }
+    }
+    page
 }
 
 /// Classes whose counters are known for a VM: a zero means that nothing happened, and not that
@@ -173,8 +208,13 @@ fn classes(vm: &VmSample) -> impl Iterator<Item = VcpuClass> + use<> {
 struct Page(String);
 
 impl Page {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
+    fn head(&mut self, (name, kind, help): Definition) {
         let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    fn of_host(&mut self, definition: Definition, labels: &[(&str, &str)], value: f64) {
+        self.head(definition);
+        self.line(definition.0, labels, value);
     }
 
     fn line(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
@@ -198,16 +238,14 @@ impl Page {
 
     fn each(
         &mut self,
-        name: &str,
-        kind: &str,
-        help: &str,
+        definition: Definition,
         vms: &[VmSample],
         value: impl Fn(&VmSample, &Counters) -> Option<f64>,
     ) {
-        self.head(name, kind, help);
+        self.head(definition);
         for vm in vms {
             if let Some(value) = value(vm, &vm.total()) {
-                self.of_vm(name, vm, &[], value);
+                self.of_vm(definition.0, vm, &[], value);
             }
         }
     }

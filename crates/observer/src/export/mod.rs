@@ -29,6 +29,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::collector::{Collector, END};
+pub use self::metrics::reference;
 use crate::error::ObserverError;
 use crate::host::{check_kvm, nodename};
 use crate::observer::{Observer, Options, Storage};
