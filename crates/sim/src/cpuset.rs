@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Sets of CPUs, in the kernel's bit order.
 
+use crate::layout as l;
+use crate::raw::Raw;
+
 /// As many CPUs as the scheduler can handle (`HF_MAX_CPUS`).
 pub const MAX_CPUS: usize = 1024;
 
@@ -68,14 +71,6 @@ impl CpuSet {
             })
         })
     }
-
-    pub(crate) const fn words(&self) -> &[u64; MAX_CPUS / 64] {
-        &self.words
-    }
-
-    pub(crate) fn from_words(words: [u64; MAX_CPUS / 64]) -> Self {
-        Self { words }
-    }
 }
 
 impl FromIterator<usize> for CpuSet {
@@ -85,5 +80,44 @@ impl FromIterator<usize> for CpuSet {
             set.set(cpu, true);
         }
         set
+    }
+}
+
+/// A `struct cpumask`: a set of CPUs that C code reads. Its bits beyond [`MAX_CPUS`] stay zero.
+pub(crate) struct Mask {
+    raw: Raw,
+}
+
+impl Mask {
+    pub(crate) fn new() -> Self {
+        Self { raw: Raw::new(l::CPUMASK_SIZE as usize) }
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.raw.address()
+    }
+
+    /// CPUs `index * 64` to `index * 64 + 63`.
+    pub(crate) fn word(&self, index: usize) -> u64 {
+        self.raw.get(index as u32 * 8)
+    }
+
+    pub(crate) fn has(&self, cpu: usize) -> bool {
+        self.word(cpu / 64) >> (cpu % 64) & 1 != 0
+    }
+
+    pub(crate) fn set(&self, cpu: usize, on: bool) {
+        let (word, bit) = (self.word(cpu / 64), 1 << (cpu % 64));
+        self.raw.set((cpu / 64) as u32 * 8, if on { word | bit } else { word & !bit });
+    }
+
+    pub(crate) fn get(&self) -> CpuSet {
+        CpuSet { words: std::array::from_fn(|index| self.word(index)) }
+    }
+
+    pub(crate) fn assign(&self, cpus: &CpuSet) {
+        for (index, word) in cpus.words.iter().enumerate() {
+            self.raw.set(index as u32 * 8, *word);
+        }
     }
 }

@@ -10,7 +10,7 @@ use crate::bpf::Bpf;
 use crate::cgroup::Cgroup;
 use crate::class::{CgroupEvent, Class};
 use crate::config::{Config, KernelVersion};
-use crate::idle::{Idle, words_of};
+use crate::idle::Idle;
 use crate::kernel::{Event, Job, Kernel, MIGRATING, SAVE_RESTORE, TaskId, WAKEUP};
 use crate::layout as l;
 use crate::object::Object;
@@ -21,9 +21,6 @@ const DSQ_GLOBAL: u64 = 1 << 63 | 1;
 const DSQ_LOCAL: u64 = 1 << 63 | 2;
 const DSQ_LOCAL_ON: u64 = 3 << 62;
 const SLICE_INF: u64 = u64::MAX;
-
-/// `SCX_DSP_MAX_LOOPS`.
-const DSP_MAX_LOOPS: u32 = 32;
 
 /// Callbacks, in the order of `struct sched_ext_ops`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,18 +39,14 @@ pub enum Op {
     Yield,
     SetCpumask,
     UpdateIdle,
-    CpuAcquire,
     CpuRelease,
     InitTask,
-    ExitTask,
     Enable,
     Disable,
-    SetWeight,
     CgroupInit,
     CgroupExit,
     CgroupMove,
     CgroupSetWeight,
-    CgroupSetBandwidth,
     CgroupSetIdle,
     Init,
     /// A BPF timer, which is no callback.
@@ -75,18 +68,14 @@ const OFFSETS: [u32; NR_OPS - 1] = [
     l::OPS_YIELD,
     l::OPS_SET_CPUMASK,
     l::OPS_UPDATE_IDLE,
-    l::OPS_CPU_ACQUIRE,
     l::OPS_CPU_RELEASE,
     l::OPS_INIT_TASK,
-    l::OPS_EXIT_TASK,
     l::OPS_ENABLE,
     l::OPS_DISABLE,
-    l::OPS_SET_WEIGHT,
     l::OPS_CGROUP_INIT,
     l::OPS_CGROUP_EXIT,
     l::OPS_CGROUP_MOVE,
     l::OPS_CGROUP_SET_WEIGHT,
-    l::OPS_CGROUP_SET_BANDWIDTH,
     l::OPS_CGROUP_SET_IDLE,
     l::OPS_INIT,
 ];
@@ -138,19 +127,20 @@ impl Dsq {
 pub(crate) struct ExtEntity {
     dsq: RefCell<Option<Rc<Dsq>>>,
     key: Cell<(i64, i64)>,
-    /// `dsq_seq`.
-    seq: Cell<i64>,
     /// DSQ and flags of a direct dispatch.
     ddsp: Cell<Option<(u64, u64)>>,
     holding_cpu: Cell<Option<usize>>,
     sticky_cpu: Cell<Option<usize>>,
     in_custody: Cell<bool>,
-    /// On its run queue's `ddsp_deferred_locals`.
-    deferred: Cell<bool>,
     pub(crate) storages: RefCell<Vec<Option<Box<[u64]>>>>,
 }
 
 impl ExtEntity {
+    /// `dsq_seq`: which insert into its DSQ this was.
+    fn seq(&self) -> i64 {
+        self.key.get().1.abs()
+    }
+
     /// The DSQ that the task is in.
     pub(crate) fn dsq_id(&self) -> Option<u64> {
         self.dsq.borrow().as_ref().map(|dsq| dsq.id)
@@ -174,7 +164,6 @@ struct ExtRq {
     kicks: RefCell<BTreeMap<usize, Kick>>,
     helpers: Cell<u64>,
     scanned: Cell<u64>,
-    nr_running: Cell<u32>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -207,6 +196,13 @@ impl Ext {
         // SAFETY: a struct sched_ext_ops, whose callbacks are pointers at these offsets.
         let read = |offset: u32| unsafe { ((table + u64::from(offset)) as *const u64).read() };
         let ops = OFFSETS.map(read);
+        // Callbacks come before everything else; exit() is not called.
+        let others = (0..l::OPS_DISPATCH_MAX_BATCH)
+            .step_by(8)
+            .filter(|at| *at != l::OPS_EXIT && !OFFSETS.contains(at) && read(*at) != 0);
+        if let Some(at) = others.into_iter().next() {
+            return Err(format!("the model does not call the callback at {at} of sched_ext_ops"));
+        }
         load_params(&object, config);
         let rqs = (0..config.nr_cpus).map(ExtRq::new).collect();
         let loops = object.symbol("hf_loops").ok_or("the scheduler counts no loops")? as *const u64;
@@ -308,7 +304,7 @@ impl Ext {
 
     /// `current`.
     pub(crate) fn current(&self, k: &Kernel) -> Rc<Task> {
-        match k.rqs[k.this_cpu()].current.get() {
+        match k.curr(k.this_cpu()) {
             Some(task) => k.task(task),
             None => Rc::clone(&k.idle_task),
         }
@@ -382,7 +378,7 @@ impl Ext {
         let dsq = unsafe { &*(words[0] as *const Dsq) };
         let last = (words[1] as i64, words[2] as i64);
         let tasks = dsq.tasks.borrow();
-        let is_old = |task: &TaskId| k.task(*task).ext.seq.get() <= words[3] as i64;
+        let is_old = |task: &TaskId| k.task(*task).ext.seq() <= words[3] as i64;
         let (from, to);
         let found = match (words[4] != 0, words[5] != 0) {
             (false, begun) => {
@@ -416,7 +412,6 @@ impl Ext {
         assert!(entity.dsq.borrow().is_none(), "{} is in two DSQs", task.name);
         let seq = dsq.seq.get() + 1;
         dsq.seq.set(seq);
-        entity.seq.set(seq);
         let key = if flags & l::ENQ_DSQ_PRIQ != 0 {
             if dsq.cpu.is_some() || dsq.id == DSQ_GLOBAL {
                 k.violation("scx_error", "cannot use vtime ordering for built-in DSQs".into());
@@ -472,9 +467,7 @@ impl Ext {
 
     /// `dispatch_dequeue()`, with the task's run queue locked.
     fn dispatch_dequeue(&self, rq: usize, task: &Task) {
-        if task.ext.deferred.take() {
-            self.rqs[rq].deferred.borrow_mut().retain(|id| *id != task.id);
-        }
+        self.rqs[rq].deferred.borrow_mut().retain(|id| *id != task.id);
         // Another CPU that moves the task has unlinked it, and finds that it has lost it.
         task.ext.holding_cpu.set(None);
         self.unlink(task);
@@ -544,7 +537,6 @@ impl Ext {
         let dsq = self.find_dsq(rq, id);
         if dsq.cpu.is_some_and(|cpu| cpu != rq) {
             task.ext.ddsp.set(Some((id, flags)));
-            task.ext.deferred.set(true);
             self.rqs[rq].deferred.borrow_mut().push_back(task.id);
             self.schedule_deferred_locked(k, rq);
             return;
@@ -599,7 +591,6 @@ impl Ext {
         loop {
             let first = self.rqs[rq].deferred.borrow_mut().pop_front();
             let Some(task) = first.map(|task| k.task(task)) else { break };
-            task.ext.deferred.set(false);
             let Some((id, flags)) = task.ext.ddsp.take() else { continue };
             let dsq = self.find_dsq(rq, id);
             if dsq.cpu.is_some() {
@@ -720,7 +711,7 @@ impl Ext {
         let is_there =
             task.ext.dsq.borrow().as_ref().is_some_and(|dsq| Rc::as_ptr(dsq) as u64 == from[0]);
         let mut moved = false;
-        if is_there && task.cpu.get() == src && task.ext.seq.get() <= from[3] as i64 {
+        if is_there && task.cpu.get() == src && task.ext.seq() <= from[3] as i64 {
             // move_task_between_dsqs()
             let dsq = self.find_dsq(locked.unwrap_or(here), id);
             match dsq.cpu {
@@ -839,61 +830,45 @@ impl Ext {
         let sync = wake_flags & l::WAKE_SYNC != 0;
         let core = flags & l::PICK_IDLE_CORE != 0;
         let local_nr = |cpu: usize| self.rqs[cpu].local.len();
-        self.idle.select(k, prev, sync, &words_of(&task), core, &local_nr)
+        self.idle.select(k, prev, sync, &|index| task.cpus_mask().word(index), core, &local_nr)
     }
 
-    /// `balance_one()` with `scx_dispatch_sched()`: what to run.
-    fn balance_one(&self, k: &Kernel, rq: usize, prev: Option<&Task>) -> Verdict {
-        let queued = |prev: Option<&Task>| {
-            prev.is_some_and(|prev| prev.raw.get::<u32>(l::TASK_SCX_FLAGS) & QUEUED != 0)
+    /// `balance_one()` with `scx_dispatch_sched()`: does `prev` go on (`SCX_RQ_BAL_KEEP`)? Else the
+    /// first task of the local DSQ runs, if there is one.
+    fn balance_one(&self, k: &Kernel, rq: usize, prev: Option<&Task>) -> bool {
+        let prev_goes_on = || {
+            prev.is_some_and(|prev| is_queued(prev) && prev.raw.get::<u64>(l::TASK_SCX_SLICE) != 0)
         };
-        let has_slice = |prev: Option<&Task>| {
-            prev.is_some_and(|prev| prev.raw.get::<u64>(l::TASK_SCX_SLICE) != 0)
-        };
-        if self.rqs[rq].cpu_released.take() {
-            self.call_if_any(k, Op::CpuAcquire, Some(rq), &mut [rq as u64, 0]);
-        }
+        self.rqs[rq].cpu_released.set(false);
         k.update_curr(rq);
-        if queued(prev) && has_slice(prev) {
-            return Verdict::Prev;
+        if prev_goes_on() {
+            return true;
         }
         if self.rqs[rq].local.len() != 0 {
-            return Verdict::Local;
+            return false;
         }
         let global = Rc::clone(&self.global);
         if global.len() != 0 && self.consume(k, rq, &global, 0) {
-            return Verdict::Local;
+            return false;
         }
         if !k.is_online(rq) {
-            return Verdict::None;
+            return false;
         }
         // What dispatch() moves goes to the local DSQ at once. It inserts nothing into a buffer,
-        // which the loop here would flush.
-        let mut loops = 0;
+        // for which the kernel would ask again.
         let address = prev.map_or(0, |prev| prev.raw.address());
         self.call(k, Op::Dispatch, Some(rq), &mut [rq as u64, address]);
-        loop {
-            if queued(prev) && has_slice(prev) {
-                return Verdict::Prev;
-            }
-            if self.rqs[rq].local.len() != 0 {
-                return Verdict::Local;
-            }
-            if global.len() == 0 || !self.consume(k, rq, &global, 0) {
-                return Verdict::None;
-            }
-            loops += 1;
-            if loops == DSP_MAX_LOOPS {
-                return Verdict::None;
-            }
+        if prev_goes_on() {
+            return true;
         }
+        if self.rqs[rq].local.len() == 0 && global.len() != 0 {
+            self.consume(k, rq, &global, 0);
+        }
+        false
     }
 
     fn switch_class(&self, k: &Kernel, rq: usize, next: &Task) {
-        if !self.has(Op::CpuRelease) && !self.has(Op::CpuAcquire) {
-            return;
-        }
-        if self.rqs[rq].cpu_released.replace(true) || !self.has(Op::CpuRelease) {
+        if self.rqs[rq].cpu_released.replace(true) {
             return;
         }
         let args = Raw::new(l::CPU_RELEASE_ARGS_SIZE as usize);
@@ -903,7 +878,7 @@ impl Ext {
         };
         args.set(l::CPU_RELEASE_ARGS_REASON, reason as u32);
         args.set(l::CPU_RELEASE_ARGS_TASK, next.raw.address());
-        self.call(k, Op::CpuRelease, Some(rq), &mut [rq as u64, args.address()]);
+        self.call_if_any(k, Op::CpuRelease, Some(rq), &mut [rq as u64, args.address()]);
     }
 
     /// The value of a statistic of `intf.h`, over all CPUs.
@@ -915,10 +890,8 @@ impl Ext {
 
 const QUEUED: u32 = l::TASK_QUEUED as u32;
 
-enum Verdict {
-    Prev,
-    Local,
-    None,
+fn is_queued(task: &Task) -> bool {
+    task.raw.get::<u32>(l::TASK_SCX_FLAGS) & QUEUED != 0
 }
 
 impl ExtRq {
@@ -936,7 +909,6 @@ impl ExtRq {
             kicks: RefCell::default(),
             helpers: Cell::new(0),
             scanned: Cell::new(0),
-            nr_running: Cell::new(0),
         }
     }
 }
@@ -984,7 +956,6 @@ impl Class for Ext {
     /// `sched_ext_dead()`.
     fn task_dead(&self, k: &Kernel, task: &Task) {
         self.call_if_any(k, Op::Disable, None, &mut [task.raw.address()]);
-        self.call_if_any(k, Op::ExitTask, None, &mut [task.raw.address(), 0]);
     }
 
     fn select_task_rq(&self, k: &Kernel, task: &Task, prev: usize, wake_flags: u64) -> usize {
@@ -1003,7 +974,6 @@ impl Class for Ext {
         }
         let scx_flags = task.raw.get::<u32>(l::TASK_SCX_FLAGS);
         task.raw.set(l::TASK_SCX_FLAGS, scx_flags | QUEUED);
-        rq.nr_running.set(rq.nr_running.get() + 1);
         if flags & MIGRATING == 0 {
             self.call_if_any(k, Op::Runnable, Some(cpu), &mut [task.raw.address(), flags]);
         }
@@ -1026,7 +996,6 @@ impl Class for Ext {
         }
         let scx_flags = task.raw.get::<u32>(l::TASK_SCX_FLAGS);
         task.raw.set(l::TASK_SCX_FLAGS, scx_flags & !QUEUED);
-        self.rqs[cpu].nr_running.set(self.rqs[cpu].nr_running.get() - 1);
         self.dispatch_dequeue(cpu, task);
         task.ext.ddsp.set(None);
     }
@@ -1035,13 +1004,9 @@ impl Class for Ext {
     fn pick_task(&self, k: &Kernel, cpu: usize, prev: Option<&Task>) -> Option<TaskId> {
         let rq = &self.rqs[cpu];
         rq.in_balance.set(true);
-        let verdict = self.balance_one(k, cpu, prev);
+        let prev_goes_on = self.balance_one(k, cpu, prev);
         rq.in_balance.set(false);
-        let next = match verdict {
-            Verdict::Prev => prev.map(|prev| prev.id),
-            Verdict::Local => rq.local.first(),
-            Verdict::None => rq.local.first(),
-        }?;
+        let next = if prev_goes_on { prev.map(|prev| prev.id) } else { rq.local.first() }?;
         let task = k.task(next);
         if task.raw.get::<u64>(l::TASK_SCX_SLICE) == 0 {
             task.raw.set(l::TASK_SCX_SLICE, l::SLICE_DFL);
@@ -1051,7 +1016,7 @@ impl Class for Ext {
 
     fn put_prev_task(&self, k: &Kernel, cpu: usize, task: &Task, next: Option<&Task>) {
         k.update_curr(cpu);
-        if task.raw.get::<u32>(l::TASK_SCX_FLAGS) & QUEUED != 0 {
+        if is_queued(task) {
             self.call_if_any(k, Op::Stopping, Some(cpu), &mut [task.raw.address(), 1]);
             if task.raw.get::<u64>(l::TASK_SCX_SLICE) != 0 {
                 let local = Rc::clone(&self.rqs[cpu].local);
@@ -1067,8 +1032,7 @@ impl Class for Ext {
     }
 
     fn set_next_task(&self, k: &Kernel, cpu: usize, task: &Task) {
-        let queued = task.raw.get::<u32>(l::TASK_SCX_FLAGS) & QUEUED != 0;
-        if queued {
+        if is_queued(task) {
             self.leave_custody(k, cpu, task, l::DEQ_CORE_SCHED_EXEC);
             self.dispatch_dequeue(cpu, task);
             self.call_if_any(k, Op::Running, Some(cpu), &mut [task.raw.address()]);
@@ -1109,11 +1073,6 @@ impl Class for Ext {
     fn set_cpus_allowed(&self, k: &Kernel, cpu: usize, task: &Task) {
         let mut args = [task.raw.address(), task.raw.get(l::TASK_CPUS_PTR)];
         self.call_if_any(k, Op::SetCpumask, Some(cpu), &mut args);
-    }
-
-    fn reweight_task(&self, k: &Kernel, cpu: usize, task: &Task) {
-        let mut args = [task.raw.address(), task.weight().into()];
-        self.call_if_any(k, Op::SetWeight, Some(cpu), &mut args);
     }
 
     /// `__scx_update_idle()`.
@@ -1184,11 +1143,7 @@ impl Class for Ext {
                 let mut args = [address, u64::from(group.idle.get())];
                 self.call_if_any(k, Op::CgroupSetIdle, None, &mut args);
             }
-            CgroupEvent::Bandwidth => {
-                let (quota, period) = group.max.get().unwrap_or((u64::MAX, 100_000));
-                let mut args = [address, period, quota, 0];
-                self.call_if_any(k, Op::CgroupSetBandwidth, None, &mut args);
-            }
+            CgroupEvent::Bandwidth => {}
         }
     }
 

@@ -121,9 +121,4 @@ impl KvmVcpu {
     pub fn set_rax(&self, value: u64) {
         self.raw.set(l::VCPU_REGS, value);
     }
-
-    /// `stat.guest_mode`: the vCPU runs a nested guest.
-    pub fn set_guest_mode(&self, nested: bool) {
-        self.raw.set(l::VCPU_GUEST_MODE, u64::from(nested));
-    }
 }

@@ -4,61 +4,15 @@
 use std::cell::Cell;
 
 use crate::config::Config;
+use crate::cpuset::Mask;
 use crate::kernel::Kernel;
 use crate::layout as l;
-use crate::raw::Raw;
-use crate::task::{PF_EXITING, Task};
-
-/// A cpumask that C code reads.
-pub(crate) struct Mask {
-    raw: Raw,
-    nr_words: usize,
-}
-
-impl Mask {
-    fn new(nr_cpus: usize) -> Self {
-        Self { raw: Raw::new(l::CPUMASK_SIZE as usize), nr_words: nr_cpus.div_ceil(64) }
-    }
-
-    pub(crate) fn address(&self) -> u64 {
-        self.raw.address()
-    }
-
-    fn word(&self, index: usize) -> u64 {
-        self.raw.get(index as u32 * 8)
-    }
-
-    pub(crate) fn has(&self, cpu: usize) -> bool {
-        self.word(cpu / 64) >> (cpu % 64) & 1 != 0
-    }
-
-    fn set(&self, cpu: usize, on: bool) {
-        let (word, bit) = (self.word(cpu / 64), 1 << (cpu % 64));
-        self.raw.set((cpu / 64) as u32 * 8, if on { word | bit } else { word & !bit });
-    }
-
-    fn is_empty(&self) -> bool {
-        (0..self.nr_words).all(|index| self.word(index) == 0)
-    }
-
-    /// `cpumask_any_and_distribute()`: the first CPU of both after `after`, in a ring.
-    fn next_of_both(&self, other: &dyn Fn(usize) -> u64, after: usize) -> Option<usize> {
-        let both = |index: usize| self.word(index) & other(index);
-        let first_from = |from: usize, end: usize| {
-            (from / 64..self.nr_words).find_map(|index| {
-                let low = if index == from / 64 { u64::MAX << (from % 64) } else { u64::MAX };
-                let word = both(index) & low;
-                let cpu = index * 64 + word.trailing_zeros() as usize;
-                (word != 0 && cpu < end).then_some(cpu)
-            })
-        };
-        first_from(after + 1, usize::MAX).or_else(|| first_from(0, after + 1))
-    }
-}
+use crate::task::PF_EXITING;
 
 pub(crate) struct Idle {
     pub(crate) cpus: Mask,
     pub(crate) cores: Mask,
+    nr_words: usize,
     /// Where each CPU's last search ended.
     cursors: Vec<Cell<usize>>,
 }
@@ -66,14 +20,33 @@ pub(crate) struct Idle {
 impl Idle {
     pub(crate) fn new(config: &Config) -> Self {
         let idle = Self {
-            cpus: Mask::new(config.nr_cpus),
-            cores: Mask::new(config.nr_cpus),
+            cpus: Mask::new(),
+            cores: Mask::new(),
+            nr_words: config.nr_cpus.div_ceil(64),
             cursors: vec![Cell::new(config.nr_cpus); config.nr_cpus],
         };
         for cpu in 0..config.nr_cpus {
             idle.update(config, cpu, true);
         }
         idle
+    }
+
+    /// `cpumask_any_and_distribute()`: the first CPU of both after `after`, in a ring.
+    fn next_of_both(
+        &self,
+        mask: &Mask,
+        other: &dyn Fn(usize) -> u64,
+        after: usize,
+    ) -> Option<usize> {
+        let first_from = |from: usize, end: usize| {
+            (from / 64..self.nr_words).find_map(|index| {
+                let low = if index == from / 64 { u64::MAX << (from % 64) } else { u64::MAX };
+                let word = mask.word(index) & other(index) & low;
+                let cpu = index * 64 + word.trailing_zeros() as usize;
+                (word != 0 && cpu < end).then_some(cpu)
+            })
+        };
+        first_from(after + 1, usize::MAX).or_else(|| first_from(0, after + 1))
     }
 
     /// `update_builtin_idle()`.
@@ -108,9 +81,10 @@ impl Idle {
         let smt = k.config.threads_per_core > 1;
         let cursor = &self.cursors[k.this_cpu()];
         loop {
-            let mut found = if smt { self.cores.next_of_both(allowed, cursor.get()) } else { None };
+            let next = |mask| self.next_of_both(mask, allowed, cursor.get());
+            let mut found = if smt { next(&self.cores) } else { None };
             if found.is_none() && !(smt && core) {
-                found = self.cpus.next_of_both(allowed, cursor.get());
+                found = next(&self.cpus);
             }
             let cpu = found?;
             cursor.set(cpu);
@@ -159,7 +133,8 @@ impl Idle {
             let exiting = k
                 .curr(here)
                 .is_some_and(|curr| k.task(curr).raw.get::<u32>(l::TASK_FLAGS) & PF_EXITING != 0);
-            if !exiting && local_nr(here) == 0 && !self.cpus.is_empty() && is_allowed(here) {
+            let is_any_idle = (0..self.nr_words).any(|index| self.cpus.word(index) != 0);
+            if !exiting && local_nr(here) == 0 && is_any_idle && is_allowed(here) {
                 self.claim(config, here);
                 return Some(here);
             }
@@ -190,9 +165,4 @@ impl Idle {
             .or_else(|| has_nodes.then(|| self.pick(k, &node_cpus, false)).flatten())
             .or_else(|| self.pick(k, allowed, core_only))
     }
-}
-
-/// The words of a task's `cpus_ptr`.
-pub(crate) fn words_of(task: &Task) -> impl Fn(usize) -> u64 + '_ {
-    move |index| task.cpus_word(index)
 }

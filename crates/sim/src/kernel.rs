@@ -72,8 +72,8 @@ pub(crate) enum Job {
     Timer(usize, u64),
     /// An IPI that asks for a reschedule.
     Resched,
-    /// A wakeup that another CPU has passed on.
-    TtwuPending(TaskId),
+    /// A wakeup that another CPU has passed on, with flags for the enqueue.
+    TtwuPending(TaskId, u64),
     /// A timer interrupt that wakes a task.
     Wake(TaskId),
     /// Deferred work of a run queue.
@@ -132,8 +132,6 @@ pub(crate) struct Rq {
     pub(crate) lock: Lock,
     /// The task that runs; none: the idle task.
     pub(crate) curr: Cell<Option<TaskId>>,
-    /// The task that the CPU's registers belong to: during a switch still the last one.
-    pub(crate) current: Cell<Option<TaskId>>,
     pub(crate) need_resched: Cell<bool>,
     /// A reschedule IPI is on its way.
     resched_sent: Cell<bool>,
@@ -322,9 +320,14 @@ impl Kernel {
         task.raw.get::<u64>(l::TASK_SUM_EXEC) + more
     }
 
+    /// `p->on_cpu`.
+    pub(crate) fn is_current(&self, task: &Task) -> bool {
+        self.curr(task.cpu.get()) == Some(task.id)
+    }
+
     pub(crate) fn is_running(&self, id: TaskId) -> bool {
         let task = self.task(id);
-        self.rqs[task.cpu.get()].curr.get() == Some(id) && task.state.get() == State::Running
+        self.is_current(&task) && task.state.get() == State::Running
     }
 
     pub(crate) fn is_asleep(&self, id: TaskId) -> bool {
@@ -546,7 +549,7 @@ impl Kernel {
             Job::Resched => {
                 rq.resched_sent.set(false);
             }
-            Job::TtwuPending(task) => self.ttwu_pending(cpu, task),
+            Job::TtwuPending(task, flags) => self.ttwu_pending(cpu, task, flags),
             Job::Wake(task) => {
                 self.try_to_wake_up(task, false);
             }
@@ -755,14 +758,12 @@ impl Kernel {
         rq.need_resched.set(false);
         if next != prev {
             self.context_switch(cpu, prev, next);
-        } else if next.is_some() {
-            // As finish_task_switch() would see it.
-            rq.current.set(next);
         }
         self.class().balance_callbacks(self, cpu);
         self.unlock_rq(cpu);
         let Some(prev) = prev.map(|prev| self.task(prev)) else { return };
-        if prev.state.get() == State::Dead && !prev.on_cpu.get() && !prev.is_gone.replace(true) {
+        if prev.state.get() == State::Dead && !self.is_current(&prev) && !prev.is_gone.replace(true)
+        {
             self.task_dead(&prev);
         }
     }
@@ -838,10 +839,8 @@ impl Kernel {
                 let cx = Cx { kernel: self, task: prev.id };
                 prev.program.borrow_mut().switched_out(&cx, preempted);
             }
-            prev.on_cpu.set(false);
         }
         rq.curr.set(next.as_ref().map(|next| next.id));
-        rq.current.set(rq.curr.get());
         match (&prev, &next) {
             (None, Some(_)) => self.start_tick(cpu),
             (Some(_), None) => rq.idle_since.set(self.now()),
@@ -849,7 +848,6 @@ impl Kernel {
         }
         if let Some(next) = &next {
             self.rules.runs(self, next);
-            next.on_cpu.set(true);
             if next.left.get() < FOREVER {
                 next.left.set(next.left.get() + self.config.switch_ns);
             }
@@ -940,7 +938,7 @@ impl Kernel {
             }
         }
         // Its CPU switches away from it still.
-        while task.on_cpu.get() {
+        while self.is_current(task) {
             self.suspend(Stop::For(SPIN_NS));
         }
         task.set_state(State::Running);
@@ -954,8 +952,8 @@ impl Kernel {
         }
         self.set_task_cpu(task, cpu);
         if self.ttwu_queues(task, cpu) {
-            task.wake_flags.set(flags);
-            self.post_in(self.config.ipi_ns, Event::On(cpu, Job::TtwuPending(task.id)));
+            let job = Job::TtwuPending(task.id, flags);
+            self.post_in(self.config.ipi_ns, Event::On(cpu, job));
         } else {
             self.lock_rq(cpu);
             self.ttwu_do_activate(cpu, task, flags);
@@ -1003,10 +1001,10 @@ impl Kernel {
         cpu != here && self.rqs[cpu].nr_running.get() == 0
     }
 
-    fn ttwu_pending(&self, cpu: usize, id: TaskId) {
+    fn ttwu_pending(&self, cpu: usize, id: TaskId, flags: u64) {
         let task = self.task(id);
         self.lock_rq(cpu);
-        self.ttwu_do_activate(cpu, &task, task.wake_flags.get());
+        self.ttwu_do_activate(cpu, &task, flags);
         self.unlock_rq(cpu);
     }
 
@@ -1065,7 +1063,8 @@ impl Kernel {
             return YieldTo::Refused;
         };
         let both = curr.sched.get() == Sched::Class && task.sched.get() == Sched::Class;
-        if !both || task.on_cpu.get() || task.state.get() != State::Running || !task.on_rq.get() {
+        if !both || self.is_current(task) || task.state.get() != State::Running || !task.on_rq.get()
+        {
             return YieldTo::Refused;
         }
         if !self.class().yield_to_task(self, here, task) {
@@ -1169,7 +1168,7 @@ impl Kernel {
         if stays || task.is_migration_disabled() || !task.on_rq.get() {
             return;
         }
-        if self.rqs[cpu].curr.get() == Some(task.id) || task.on_cpu.get() {
+        if self.is_current(task) {
             self.rqs[cpu].to_move.borrow_mut().push_back(task.id);
             self.wake_stopper(cpu);
         } else {
@@ -1299,7 +1298,6 @@ impl Rq {
         Self {
             lock: Lock::default(),
             curr: Cell::new(None),
-            current: Cell::new(None),
             need_resched: Cell::new(false),
             resched_sent: Cell::new(false),
             nr_running: Cell::new(0),

@@ -28,7 +28,6 @@ impl fmt::Display for Violation {
 pub(crate) struct Rules {
     bounds: Bounds,
     first: RefCell<Option<Violation>>,
-    violated: Cell<bool>,
     /// A task of each CPU that was granted a yield, until it has stopped.
     yields: RefCell<Vec<Option<TaskId>>>,
     nr_granted: Cell<u64>,
@@ -40,7 +39,6 @@ impl Rules {
         Self {
             bounds: config.bounds,
             first: RefCell::default(),
-            violated: Cell::new(false),
             yields: RefCell::new(vec![None; config.nr_cpus]),
             nr_granted: Cell::new(0),
             nr_done: Cell::new(0),
@@ -48,13 +46,11 @@ impl Rules {
     }
 
     pub(crate) fn found(&self, violation: Violation) {
-        if !self.violated.replace(true) {
-            *self.first.borrow_mut() = Some(violation);
-        }
+        self.first.borrow_mut().get_or_insert(violation);
     }
 
     pub(crate) fn is_violated(&self) -> bool {
-        self.violated.get()
+        self.first.borrow().is_some()
     }
 
     pub(crate) fn first(&self) -> Option<Violation> {

@@ -68,7 +68,7 @@ impl Class for Stock {
     fn task_new(&self, _: &Kernel, task: &Task) {
         let mut state = self.state.borrow_mut();
         let group = task.cgroup().map_or(0, |group| state.group_of(&group));
-        state.add_task(task.id, task.weight(), group, is_idle_policy(task));
+        state.add_task(task.id, task.weight(), group, task.is_idle_policy());
     }
 
     fn task_dead(&self, k: &Kernel, task: &Task) {
@@ -201,10 +201,4 @@ impl Class for Stock {
         let (group, se) = (state.group_of(to), state.task_entity(task.id));
         state.move_to(se, group);
     }
-}
-
-fn is_idle_policy(task: &Task) -> bool {
-    /// `SCHED_IDLE` of `include/uapi/linux/sched.h`.
-    const SCHED_IDLE: u32 = 5;
-    task.raw.get::<u32>(l::TASK_POLICY) == SCHED_IDLE
 }

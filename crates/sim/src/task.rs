@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::cgroup::Cgroup;
-use crate::cpuset::CpuSet;
+use crate::cpuset::{CpuSet, Mask};
 use crate::ext::ExtEntity;
 use crate::guest::{KvmVcpu, Memory};
 use crate::kernel::{Lock, TaskId};
@@ -58,15 +58,13 @@ pub struct Task {
     /// Its name.
     pub name: String,
     pub(crate) raw: Raw,
-    cpus_mask: Raw,
+    cpus_mask: Mask,
     pub(crate) sched: Cell<Sched>,
     /// `task_cpu()`.
     pub cpu: Cell<usize>,
     pub(crate) state: Cell<State>,
     /// `p->on_rq`.
     pub on_rq: Cell<bool>,
-    /// `p->on_cpu`.
-    pub on_cpu: Cell<bool>,
     pub(crate) pi_lock: Lock,
     pub(crate) program: RefCell<Box<dyn Program>>,
     /// CPU time until its step is over.
@@ -74,7 +72,6 @@ pub struct Task {
     pub(crate) spins: Cell<bool>,
     pub(crate) poked: Cell<bool>,
     pub(crate) wake_pending: Cell<bool>,
-    pub(crate) wake_flags: Cell<u64>,
     pub(crate) is_new: Cell<bool>,
     pub(crate) is_gone: Cell<bool>,
     pub(crate) ready_at: Cell<Option<u64>>,
@@ -92,8 +89,7 @@ pub struct Task {
 impl Task {
     pub(crate) fn new(name: String, policy: Policy, program: Box<dyn Program>) -> Self {
         let raw = Raw::new(l::TASK_SIZE as usize);
-        // The bits beyond those of a CpuSet stay zero.
-        let cpus_mask = Raw::new(l::CPUMASK_SIZE as usize);
+        let cpus_mask = Mask::new();
         raw.set(l::TASK_CPUS_PTR, cpus_mask.address());
         let (sched, weight) = match policy {
             Policy::Normal(weight) => (Sched::Class, weight),
@@ -114,14 +110,12 @@ impl Task {
             cpu: Cell::new(0),
             state: Cell::new(State::Sleeping),
             on_rq: Cell::new(false),
-            on_cpu: Cell::new(false),
             pi_lock: Lock::default(),
             program: RefCell::new(program),
             left: Cell::new(0),
             spins: Cell::new(false),
             poked: Cell::new(false),
             wake_pending: Cell::new(false),
-            wake_flags: Cell::new(0),
             is_new: Cell::new(true),
             is_gone: Cell::new(false),
             ready_at: Cell::new(None),
@@ -153,23 +147,27 @@ impl Task {
 
     /// `cpus_ptr`.
     pub fn cpus(&self) -> CpuSet {
-        CpuSet::from_words(std::array::from_fn(|word| self.cpus_mask.get(word as u32 * 8)))
+        self.cpus_mask.get()
     }
 
-    pub(crate) fn cpus_word(&self, index: usize) -> u64 {
-        self.cpus_mask.get(index as u32 * 8)
+    /// The same, as C code has it.
+    pub(crate) fn cpus_mask(&self) -> &Mask {
+        &self.cpus_mask
     }
 
     /// Is this CPU in `cpus_ptr`?
     pub fn may_run_on(&self, cpu: usize) -> bool {
-        self.cpus_mask.get::<u64>(cpu as u32 / 64 * 8) >> (cpu % 64) & 1 != 0
+        self.cpus_mask.has(cpu)
     }
 
     pub(crate) fn set_cpus(&self, cpus: &CpuSet) {
-        for (word, bits) in cpus.words().iter().enumerate() {
-            self.cpus_mask.set(word as u32 * 8, *bits);
-        }
+        self.cpus_mask.assign(cpus);
         self.raw.set(l::TASK_NR_CPUS_ALLOWED, cpus.len() as u32);
+    }
+
+    /// `task_has_idle_policy()`.
+    pub(crate) fn is_idle_policy(&self) -> bool {
+        self.raw.get::<u32>(l::TASK_POLICY) == SCHED_IDLE
     }
 
     /// `nr_cpus_allowed`.

@@ -8,6 +8,7 @@ use super::sched::ThreadId;
 use super::vcpu::{AT_CALL_QUEUE, AT_CALLS, Exit, IRQ_CALL};
 use super::vm::{DIRECT_MAP, Shared};
 use super::word::Word;
+use crate::program::FOREVER;
 
 /// `CSD_TYPE_SYNC | CSD_FLAG_LOCK`
 const PENDING: u32 = 0x11;
@@ -87,7 +88,7 @@ impl Ctx {
         // The sender's own.
         self.run(ns).await;
         // csd_lock_wait()
-        while unanswered.spin_until(self, u64::MAX / 4, |nr| nr == 0).await == 0 {}
+        while unanswered.spin_until(self, FOREVER, |nr| nr == 0).await == 0 {}
         self.preempt_enable().await;
     }
 

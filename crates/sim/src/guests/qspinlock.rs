@@ -7,6 +7,7 @@ use super::ctx::Ctx;
 use super::vcpu::{AT_QNODES, Exit};
 use super::vm::Shared;
 use super::word::Word;
+use crate::program::FOREVER;
 
 /// `enum vcpu_state`.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -53,9 +54,6 @@ pub struct SpinLock {
     owner: Cell<Option<usize>>,
 }
 
-/// For as long as it takes.
-const FOREVER: u64 = u64::MAX / 4;
-
 impl Shared {
     fn node(&self, (cpu, index): (usize, usize)) -> &Node {
         &self.vcpus[cpu].nodes[index]
@@ -94,20 +92,6 @@ impl SpinLock {
     /// `spin_unlock()`.
     pub async fn unlock(&self, cx: &Ctx) {
         self.arch_unlock(cx).await;
-        cx.preempt_enable().await;
-    }
-
-    /// `spin_lock_irqsave()`.
-    pub async fn lock_irq(&self, cx: &Ctx) -> bool {
-        let on = cx.irq_save();
-        self.lock(cx).await;
-        on
-    }
-
-    /// `spin_unlock_irqrestore()`.
-    pub async fn unlock_irq(&self, cx: &Ctx, on: bool) {
-        self.arch_unlock(cx).await;
-        cx.irq_restore(on);
         cx.preempt_enable().await;
     }
 

@@ -4,6 +4,7 @@
 use super::ctx::Ctx;
 use super::qspinlock::SpinLock;
 use super::word::Word;
+use crate::program::FOREVER;
 
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 struct Counts {
@@ -20,9 +21,6 @@ pub struct RwLock {
     counts: Word<Counts>,
     wait_lock: SpinLock,
 }
-
-/// For as long as it takes.
-const FOREVER: u64 = u64::MAX / 4;
 
 impl RwLock {
     /// A free lock.

@@ -15,10 +15,8 @@ const MIGRATION_COST: u64 = 500_000;
 const BUSY_INTERVAL_PER_CPU: u64 = 16_000_000;
 
 impl State {
-    /// `cpu_load()`
-    fn load(&self, cpu: usize) -> u64 {
-        let queue = &self.queues[self.rqs[cpu].root].queue;
-        queue.iter().map(|se| self.entities[*se].weight).sum()
+    fn cpu_load(&self, cpu: usize) -> u64 {
+        self.load(self.rqs[cpu].root)
     }
 
     /// `select_task_rq_fair()`
@@ -36,7 +34,7 @@ impl State {
         if wake_flags & l::WAKE_FORK != 0 {
             // sched_balance_find_dst_cpu()
             let cpus = (0..nr).map(|i| (here + i) % nr).filter(|cpu| may(*cpu));
-            return cpus.min_by_key(|cpu| self.load(*cpu)).unwrap_or(prev);
+            return cpus.min_by_key(|cpu| self.cpu_load(*cpu)).unwrap_or(prev);
         }
         let sync = wake_flags & l::WAKE_SYNC != 0;
         let target = if may(here) { self.wake_affine(k, task, here, prev, sync) } else { prev };
@@ -70,7 +68,7 @@ impl State {
         }
         // wake_affine_weight()
         let weight = self.entities[self.task_entity(task.id)].weight;
-        let mut this_load = self.load(here);
+        let mut this_load = self.cpu_load(here);
         if let Some(curr) = k.curr(here).filter(|_| sync) {
             let curr = self.entities[self.task_entity(curr)].weight;
             if curr > this_load {
@@ -80,7 +78,7 @@ impl State {
         }
         let this_load = (this_load + weight) * 100;
         // WA_BIAS: half of imbalance_pct.
-        let prev_load = self.load(prev) * 108 + u64::from(sync);
+        let prev_load = self.cpu_load(prev) * 108 + u64::from(sync);
         if this_load < prev_load { here } else { prev }
     }
 
@@ -92,8 +90,7 @@ impl State {
                 return false;
             }
             let is_ours = task.sched.get() == crate::task::Sched::Class;
-            if !is_ours || !task.may_run_on(to) || task.is_migration_disabled() || task.on_cpu.get()
-            {
+            if !is_ours || !task.may_run_on(to) || task.is_migration_disabled() {
                 return false;
             }
             let entity = &self.entities[self.task_entity(*id)];
@@ -122,7 +119,7 @@ impl Stock {
         let state = self.state.borrow();
         let others =
             (0..k.config().nr_cpus).filter(|other| *other != cpu && k.nr_running(*other) > 1);
-        others.map(|other| (other, state.load(other))).max_by_key(|(_, load)| *load)
+        others.map(|other| (other, state.cpu_load(other))).max_by_key(|(_, load)| *load)
     }
 
     /// `sched_balance_newidle()`: has it pulled a task?
@@ -155,7 +152,7 @@ impl Stock {
             rq.next_balance = now + BUSY_INTERVAL_PER_CPU * k.config().nr_cpus as u64;
         }
         let Some((from, load)) = self.busiest(k, cpu) else { return };
-        let here = self.state.borrow().load(cpu);
+        let here = self.state.borrow().cpu_load(cpu);
         // imbalance_pct
         if load * 100 <= here * 117 {
             return;

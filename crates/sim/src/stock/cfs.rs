@@ -153,30 +153,35 @@ impl State {
 
     // ---- virtual time ----
 
+    /// `cfs_rq->sum_weight`
+    pub(super) fn load(&self, cfs: CfsId) -> u64 {
+        self.queues[cfs].queue.iter().map(|se| self.entities[*se].weight).sum()
+    }
+
+    /// `cfs_rq->sum_w_vruntime` and `sum_weight`: virtual times count from `zero_vruntime`.
+    fn sums(&self, cfs: CfsId) -> (i128, i128) {
+        let zero = self.queues[cfs].zero_vruntime;
+        let vruntime = |se: &EntityId| {
+            let se = &self.entities[*se];
+            i128::from(se.vruntime.wrapping_sub(zero)) * i128::from(se.weight)
+        };
+        (self.queues[cfs].queue.iter().map(vruntime).sum(), self.load(cfs).into())
+    }
+
     /// `avg_vruntime()`
     fn avg_vruntime(&mut self, cfs: CfsId) -> i64 {
-        let zero = self.queues[cfs].zero_vruntime;
-        let (mut sum, mut load) = (0i128, 0i128);
-        for se in &self.queues[cfs].queue {
-            let se = &self.entities[*se];
-            sum += i128::from(se.vruntime.wrapping_sub(zero)) * i128::from(se.weight);
-            load += i128::from(se.weight);
-        }
+        let (sum, load) = self.sums(cfs);
+        let zero = &mut self.queues[cfs].zero_vruntime;
         if load != 0 {
-            self.queues[cfs].zero_vruntime = zero.wrapping_add(sum.div_euclid(load) as i64);
+            *zero = zero.wrapping_add(sum.div_euclid(load) as i64);
         }
-        self.queues[cfs].zero_vruntime
+        *zero
     }
 
     /// `entity_eligible()`
     fn eligible(&self, cfs: CfsId, se: EntityId) -> bool {
+        let (sum, load) = self.sums(cfs);
         let zero = self.queues[cfs].zero_vruntime;
-        let (mut sum, mut load) = (0i128, 0i128);
-        for se in &self.queues[cfs].queue {
-            let se = &self.entities[*se];
-            sum += i128::from(se.vruntime.wrapping_sub(zero)) * i128::from(se.weight);
-            load += i128::from(se.weight);
-        }
         sum >= i128::from(self.entities[se].vruntime.wrapping_sub(zero)) * load
     }
 
@@ -197,7 +202,7 @@ impl State {
     fn place_entity(&mut self, se: EntityId, initial: bool) {
         let cfs = self.entities[se].cfs;
         let vruntime = self.avg_vruntime(cfs);
-        let load: u64 = self.queues[cfs].queue.iter().map(|se| self.entities[*se].weight).sum();
+        let load = self.load(cfs);
         let slice = self.slice;
         let entity = &mut self.entities[se];
         let mut lag = 0;

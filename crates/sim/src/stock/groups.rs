@@ -75,14 +75,10 @@ impl State {
     /// weights that are runnable there.
     pub(super) fn update_shares(&mut self, mut group: usize) {
         while let Some(parent) = self.groups[group].parent {
-            let weight = |state: &Self, cfs: CfsId| -> u64 {
-                let queue = &state.queues[cfs].queue;
-                queue.iter().map(|se| state.entities[*se].weight).sum()
-            };
             let queues = self.groups[group].queues.clone();
-            let all: u64 = queues.iter().map(|cfs| weight(self, *cfs)).sum();
+            let all: u64 = queues.iter().map(|cfs| self.load(*cfs)).sum();
             for (cpu, cfs) in queues.iter().enumerate() {
-                let here = weight(self, *cfs);
+                let here = self.load(*cfs);
                 if here != 0 {
                     let shares = (self.groups[group].shares * here / all).max(2);
                     self.reweigh(self.groups[group].entities[cpu], shares);
