@@ -104,7 +104,7 @@ static const u64 TASK_QUEUED = SCX_TASK_QUEUED;
 static const u64 CPU_PREEMPT_RT = SCX_CPU_PREEMPT_RT;
 static const u64 CPU_PREEMPT_STOP = SCX_CPU_PREEMPT_STOP;
 
-/* Beyond what bindgen evaluates; src/ext.rs has them by value. */
+/* Beyond what bindgen evaluates; src/ext/dsq.rs has them by value. */
 _Static_assert(SCX_DSQ_INVALID == 1ULL << 63, "SCX_DSQ_INVALID");
 _Static_assert(SCX_DSQ_GLOBAL == (1ULL << 63 | 1), "SCX_DSQ_GLOBAL");
 _Static_assert(SCX_DSQ_LOCAL == (1ULL << 63 | 2), "SCX_DSQ_LOCAL");

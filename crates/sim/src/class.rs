@@ -3,7 +3,7 @@
 //!
 //! The core (`kernel`) calls a class with the run queue of `cpu` locked, unless it says otherwise.
 //! A class keeps its own state by CPU and by [`TaskId`](crate::TaskId); the core keeps which task
-//! runs ([`Kernel::curr`]), CPU times, wakeups, ticks and affinities. `sched_ext` is in `ext.rs`.
+//! runs ([`Kernel::curr`]), CPU times, wakeups, ticks and affinities. `sched_ext` is in `ext`.
 
 use std::rc::Rc;
 

@@ -35,6 +35,13 @@ pub(super) async fn work(cx: &Ctx, ns: u64, percent_off: u64) {
     cx.preempt_enable().await;
 }
 
+/// A critical section.
+async fn section(cx: &Ctx, lock: &SpinLock, ns: u64) {
+    lock.lock(cx).await;
+    cx.run(about(cx, ns)).await;
+    lock.unlock(cx).await;
+}
+
 /// What else a host of the lab does. A kernel thread of each CPU and two processes (agent, VMM)
 /// wake 40 times a second each and run for up to 100 us. The observer wakes 10 times a second and
 /// runs for up to 3 ms.
@@ -60,9 +67,7 @@ pub fn lock(m: &Machine, vm: &Vm, threads: usize) {
                 for _ in 0..2 {
                     cx.user(about(&cx, 450)).await;
                     cx.run(about(&cx, 350)).await;
-                    file_lock.lock(&cx).await;
-                    cx.run(about(&cx, 200)).await;
-                    file_lock.unlock(&cx).await;
+                    section(&cx, &file_lock, 200).await;
                     cx.run(about(&cx, 250)).await;
                 }
                 cx.count();
@@ -133,17 +138,13 @@ pub fn tlb(m: &Machine, vm: &Vm, threads: usize) {
                 mmap_lock.unlock(&cx).await;
                 for _ in 0..16 {
                     work(&cx, 3 * US, 40).await;
-                    page_table.lock(&cx).await;
-                    cx.run(about(&cx, 600)).await;
-                    page_table.unlock(&cx).await;
+                    section(&cx, &page_table, 600).await;
                     cx.user(about(&cx, 500)).await;
                 }
                 mmap_lock.lock(&cx).await;
                 work(&cx, 8 * US, 40).await;
                 mmap_lock.downgrade(&cx);
-                page_table.lock(&cx).await;
-                cx.run(about(&cx, 10 * US)).await;
-                page_table.unlock(&cx).await;
+                section(&cx, &page_table, 10 * US).await;
                 cx.flush_tlb(all).await;
                 work(&cx, 20 * US, 40).await;
                 mmap_lock.unlock(&cx).await;
@@ -164,11 +165,6 @@ pub fn metadata(m: &Machine, vm: &Vm, threads: usize) {
         let (dir, next) = (Rc::clone(&dirs[dir]), Rc::clone(&dirs[next]));
         let (rename, locks) = (Rc::clone(&rename), Rc::clone(&locks));
         vm.spawn(m, async move |cx: Ctx| {
-            let section = async |cx: &Ctx, lock: &SpinLock, ns| {
-                lock.lock(cx).await;
-                cx.run(about(cx, ns)).await;
-                lock.unlock(cx).await;
-            };
             for n in 0u64.. {
                 // open(O_CREAT): a new inode, with the directory's i_rwsem.
                 cx.user(US).await;
@@ -311,10 +307,7 @@ pub fn fork(m: &Machine, vm: &Vm, threads: usize) {
         const PIECE: u64 = 5 * US;
         for piece in 0..ns / PIECE {
             work(cx, PIECE - 700, 40).await;
-            let lock = &locks[piece as usize % locks.len()];
-            lock.lock(cx).await;
-            cx.run(about(cx, 700)).await;
-            lock.unlock(cx).await;
+            section(cx, &locks[piece as usize % locks.len()], 700).await;
         }
     }
 
