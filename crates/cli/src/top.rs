@@ -5,22 +5,24 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use holdfast_args::interval;
+use holdfast_observer::{Top, top_keys};
 
 use crate::outcome;
+use crate::shown::VmArgs;
 
 /// Shows live how much VMs lose to preempted lock holders, the VM that loses most first.
 ///
-/// Enter opens a VM, h shows help, q quits. Needs a terminal, and the same rights as `holdfast
-/// report`.
+/// Enter opens a VM, / filters, ? shows help, q quits. Needs a terminal of 80 columns and 12 lines;
+/// `holdfast report` prints to pipes and files. Needs the same rights as that.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  holdfast top
-  holdfast top 5s")]
+#[command(after_help = after_help())]
 pub(crate) struct Args {
     /// Time between updates: 500ms, 2s, 1m; bare numbers are seconds.
     #[arg(default_value = "2s", value_parser = interval)]
     interval: Duration,
+
+    #[command(flatten)]
+    vms: VmArgs,
 
     /// Ticks of the sampling clock per second and CPU; 0 leaves WAIT% and LHP% empty.
     #[arg(long, value_name = "HZ", default_value_t = 199)]
@@ -31,6 +33,22 @@ pub(crate) struct Args {
     guests: crate::btf::Args,
 }
 
+const EXAMPLES: &str = "\
+Examples:
+  holdfast top
+  holdfast top 5s --sort lhp
+  holdfast top --vm web1 --vm web2";
+
+fn after_help() -> String {
+    format!("{EXAMPLES}\n\nKeys:\n{}", top_keys())
+}
+
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    outcome(holdfast_observer::top(args.interval, args.frequency, &args.guests.btf))
+    let top = Top {
+        interval: args.interval,
+        selection: args.vms.selection_here()?,
+        frequency_hz: args.frequency,
+        btf: args.guests.btf.clone(),
+    };
+    outcome(top.run())
 }

@@ -27,7 +27,7 @@ fn help_explains_every_subcommand() {
         (&["preemptions", "--help"], "holdfast.preemptions/1"),
         (&["report", "--help"], "holdfast.report/1"),
         (&["spins", "--help"], "second mode"),
-        (&["top", "--help"], "Enter"),
+        (&["top", "--help"], "p Space       freeze"),
     ] {
         let output = holdfast(args);
         assert_eq!(output.status.code(), Some(0), "{args:?}");
@@ -123,6 +123,17 @@ fn status_shows_what_it_can_and_says_what_is_missing() {
     assert_eq!(status["schema"], "holdfast.status/1");
     assert!(status["scheduler"]["is_supported"].is_boolean(), "{status}");
     assert_ne!(status.get("sample").is_some(), status.get("unobserved").is_some(), "{status}");
+}
+
+/// Before anything is loaded, whatever the rights.
+#[test]
+fn the_live_screen_in_a_pipe_names_the_command_that_prints() {
+    let output = holdfast(&["top"]);
+    let said = text(&output.stderr);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{said}");
+    let expected = "holdfast: the live screen needs a terminal, and standard output is none: \
+                    `holdfast report` prints the same to pipes and files\n";
+    assert_eq!(said, expected);
 }
 
 #[test]

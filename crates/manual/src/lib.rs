@@ -94,7 +94,7 @@ fn pages(command: &Command, section: u8) -> io::Result<Vec<(String, String)>> {
     Ok(pages)
 }
 
-/// The text after the options in `--help`: examples, below a line `Examples:`, or notes.
+/// The text after the options in `--help`: sections below lines such as `Examples:`, or notes.
 fn after_help(command: &Command) -> String {
     let Some(text) = command.get_after_long_help().or_else(|| command.get_after_help()) else {
         return String::new();
@@ -102,11 +102,23 @@ fn after_help(command: &Command) -> String {
     // A line may begin with a request's dot, and a hyphen is to be found by a search for it.
     let escape = |line: &str| format!("\\&{}\n", line.replace('\\', "\\e").replace('-', "\\-"));
     let text = text.to_string();
-    let lines = |text: &str| text.lines().map(|line| escape(line.trim())).collect::<String>();
-    match text.trim().strip_prefix("Examples:") {
-        Some(examples) => format!(".SH EXAMPLES\n.EX\n{}.EE\n", lines(examples.trim())),
-        None => format!(".SH NOTES\n{}", lines(text.trim())),
+    let heading = |line: &&str| {
+        let name = line.strip_suffix(':')?;
+        name.chars().all(char::is_alphabetic).then(|| name.to_uppercase())
+    };
+    if text.trim().lines().next().as_ref().and_then(heading).is_none() {
+        let lines: String = text.trim().lines().map(|line| escape(line.trim())).collect();
+        return format!(".SH NOTES\n{lines}");
     }
+    let mut roff = String::new();
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        match heading(&line) {
+            Some(name) if roff.is_empty() => roff.push_str(&format!(".SH {name}\n.EX\n")),
+            Some(name) => roff.push_str(&format!(".EE\n.SH {name}\n.EX\n")),
+            None => roff.push_str(&escape(line.trim())),
+        }
+    }
+    roff + ".EE\n"
 }
 
 /// The sections written by hand of a page.
@@ -190,6 +202,9 @@ mod tests {
         assert!(!page.contains("scx.service"), "{page}");
         let with_examples = Command::new("x").after_help("Examples:\n  x --y    # z");
         assert_eq!(after_help(&with_examples), ".SH EXAMPLES\n.EX\n\\&x \\-\\-y    # z\n.EE\n");
+        let with_keys = Command::new("x").after_help("Examples:\n  x\n\nKeys:\n  q  quit\n");
+        let sections = ".SH EXAMPLES\n.EX\n\\&x\n.EE\n.SH KEYS\n.EX\n\\&q  quit\n.EE\n";
+        assert_eq!(after_help(&with_keys), sections);
         assert!(examples(&with_examples).contains(&vec!["x".into(), "--y".into()]));
     }
 

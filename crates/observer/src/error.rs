@@ -84,6 +84,12 @@ pub enum ObserverError {
         /// Error from the system or from the format's library.
         source: BoxedError,
     },
+    /// The live screen has no terminal.
+    #[error(
+        "the live screen needs a terminal, and {0}: `holdfast report` prints the same to pipes and \
+         files"
+    )]
+    NoTerminal(&'static str),
     /// Two files that have to be different are the same.
     #[error("cannot {action} {}: that is {what}; name another file", path.display())]
     SameFile {
@@ -124,7 +130,7 @@ impl ObserverError {
 
     /// Would every machine refuse the request?
     pub fn is_wrong_usage(&self) -> bool {
-        matches!(self, Self::SameFile { .. })
+        matches!(self, Self::SameFile { .. } | Self::NoTerminal(_))
     }
 
     /// Does this machine, or do the rights of this process, not allow the request?

@@ -71,11 +71,15 @@ impl Histogram {
     /// Upper bound of this quantile: the end of its slot, because the position within the slot is
     /// not known. At most seven characters.
     pub(crate) fn quantile(&self, share: f64) -> String {
-        match self.quantile_slot(share) {
-            None => "-".into(),
+        self.quantile_slot(share).map_or_else(|| "-".into(), Self::bound)
+    }
+
+    /// Upper bound of the times of a slot.
+    pub(crate) fn bound(slot: usize) -> String {
+        match slot {
             // The last slot also counts all longer times.
-            Some(slot) if slot == NR_SLOTS - 1 => format!(">{}", time(1 << slot)),
-            Some(slot) => format!("<{}", time(1 << (slot + 1))),
+            slot if slot == NR_SLOTS - 1 => format!(">{}", time(1 << slot)),
+            slot => format!("<{}", time(1 << (slot + 1))),
         }
     }
 

@@ -56,5 +56,5 @@ pub use sample::{
 pub use select::{Column, Selection};
 pub use serve::serve_requests;
 pub use spins::{LockWaits, SPINS, Spins, Waits};
-pub use top::top;
+pub use top::{Top, top_keys};
 pub use vms::{VcpuInfo, VmInfo, VmList, known_vms, list_vms};

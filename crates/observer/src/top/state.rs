@@ -6,111 +6,177 @@ use std::time::Duration;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::widgets::TableState;
 
-use crate::sample::{Counters, Sample, VmSample};
+use super::columns::{Columns, OF_VCPUS, OF_VMS, Order, Row};
+use super::history::History;
+use super::keys::{Action, View, action, is_interrupt};
+use crate::sample::{Sample, VmSample};
+use crate::select::Selection;
 
-/// The order of VMs, and of a VM's vCPUs; each press of `s` selects the next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
-    /// Time that lock holders and next owners were kept off the CPU.
-    Lost,
-    /// Preemptions.
-    Preemptions,
-    /// CPU time.
-    Cpu,
+/// Counters of an interval, and those since the start at its end.
+pub(super) struct Shown {
+    pub(super) interval: Sample,
+    pub(super) total: Sample,
 }
 
-impl Order {
-    /// Most comes first.
-    fn key(self, counters: &Counters) -> std::cmp::Reverse<Option<u64>> {
-        std::cmp::Reverse(match self {
-            Self::Lost => Some(counters.blocking_ns()),
-            Self::Preemptions => Some(counters.preemptions.total()),
-            Self::Cpu => counters.times.map(|times| times.run_ns),
-        })
-    }
+/// The pane below the vCPUs of a VM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pane {
+    History,
+    Absences,
 }
 
 pub(super) struct State {
-    /// Counters of the last interval; None before its end.
-    pub(super) sample: Option<Sample>,
-    /// Counters since the start, for histograms.
-    pub(super) total: Option<Sample>,
     pub(super) interval: Duration,
-    pub(super) order: Order,
+    selection: Selection,
+    /// Counters since the start, of the last sample.
+    before: Option<Sample>,
+    /// None before the end of the first interval.
+    pub(super) shown: Option<Shown>,
+    /// While the view is frozen: the last interval, if it is not the one that is shown.
+    latest: Option<Shown>,
+    pub(super) frozen: bool,
+    pub(super) history: History,
+    pub(super) order_of_vms: Order,
+    pub(super) order_of_vcpus: Order,
     pub(super) table: TableState,
     /// Process of the open VM.
     pub(super) inside: Option<u32>,
     /// Its vCPUs.
     pub(super) vcpus: TableState,
+    pub(super) pane: Pane,
     /// Rows of the table that fit on the screen.
     pub(super) page: usize,
-    pub(super) helps: bool,
-    pub(super) paused: bool,
+    /// Part of the names, processes or UUIDs of the VMs that are shown.
+    pub(super) filter: String,
+    /// The filter is being typed.
+    pub(super) types: bool,
+    /// The first line of the help that is shown, while it is.
+    pub(super) help: Option<u16>,
     pub(super) quits: bool,
 }
 
 impl State {
-    pub(super) fn new(interval: Duration) -> Self {
+    pub(super) fn new(interval: Duration, selection: Selection) -> Self {
+        let sort = selection.sort.name();
         Self {
-            sample: None,
-            total: None,
             interval,
-            order: Order::Lost,
+            selection,
+            before: None,
+            shown: None,
+            latest: None,
+            frozen: false,
+            history: History::default(),
+            order_of_vms: OF_VMS.order(sort),
+            order_of_vcpus: OF_VCPUS.order(sort),
             table: TableState::default().with_selected(0),
             inside: None,
-            vcpus: TableState::default(),
+            vcpus: TableState::default().with_selected(0),
+            pane: Pane::History,
             page: 1,
-            helps: false,
-            paused: false,
+            filter: String::new(),
+            types: false,
+            help: None,
             quits: false,
         }
     }
 
-    /// A new sample, and the one before it.
-    pub(super) fn show(&mut self, now: &Sample, before: &Sample) {
-        if self.paused {
-            return;
+    /// Takes the next sample. The first one only begins the first interval.
+    pub(super) fn take(&mut self, now: Sample) {
+        let Some(before) = self.before.replace(now.clone()) else { return };
+        let mut interval = now.since(&before);
+        let wanted = &self.selection;
+        interval.vms.retain(|vm| wanted.has(vm.pid, vm.name.as_deref(), vm.uuid.as_deref()));
+        let frozen = self.shown.as_ref().filter(|_| self.frozen);
+        self.history.take(&interval, frozen.map(|shown| &shown.interval));
+        let next = Some(Shown { interval, total: now });
+        if self.frozen {
+            self.latest = next;
+        } else {
+            let cursors = self.cursors();
+            self.shown = next;
+            self.sort(cursors);
         }
-        let selected = self.selected();
-        self.sample = Some(now.since(before));
-        self.total = Some(now.clone());
-        self.sort(selected);
     }
 
-    /// VMs of the sample shown.
-    pub(super) fn vms(&self) -> &[VmSample] {
-        self.sample.as_ref().map_or(&[], |sample| &sample.vms)
+    /// Time from the interval shown to the latest one.
+    pub(super) fn behind(&self) -> Duration {
+        let end = |shown: &Shown| shown.interval.t_ns;
+        let ns = self.latest.iter().map(end).zip(self.shown.iter().map(end)).next();
+        Duration::from_nanos(ns.map_or(0, |(latest, shown)| latest.saturating_sub(shown)))
+    }
+
+    /// VMs of the interval shown, whatever the filter.
+    pub(super) fn all_vms(&self) -> &[VmSample] {
+        self.shown.as_ref().map_or(&[], |shown| &shown.interval.vms)
+    }
+
+    /// VMs of the list, in its order.
+    pub(super) fn vms(&self) -> Vec<&VmSample> {
+        let filter = self.filter.to_lowercase();
+        let has = |text: &str| text.to_lowercase().contains(&filter);
+        let passes = |vm: &&VmSample| {
+            has(&vm.label()) || has(&vm.pid.to_string()) || vm.uuid.as_deref().is_some_and(has)
+        };
+        let most = self.selection.top.unwrap_or(usize::MAX);
+        self.all_vms().iter().filter(passes).take(most).collect()
     }
 
     /// The open VM, if it still runs.
     pub(super) fn vm_inside(&self) -> Option<&VmSample> {
         let pid = self.inside?;
-        self.vms().iter().find(|vm| vm.pid == pid)
+        self.all_vms().iter().find(|vm| vm.pid == pid)
     }
 
-    fn selected_pid(&self) -> Option<u32> {
-        self.vms().get(self.table.selected()?).map(|vm| vm.pid)
+    pub(super) fn view(&self) -> View {
+        if self.inside.is_some() { View::Vm } else { View::List }
+    }
+
+    /// The columns of the view, and the order of its rows.
+    pub(super) fn columns(&self) -> (&'static Columns, Order) {
+        match self.view() {
+            View::List => (&OF_VMS, self.order_of_vms),
+            View::Vm => (&OF_VCPUS, self.order_of_vcpus),
+        }
+    }
+
+    /// The VM under the cursor.
+    pub(super) fn selected(&self) -> Option<&VmSample> {
+        self.vms().get(self.table.selected()?).copied()
     }
 
     /// Positions of the cursors: a VM's process, and a vCPU's thread in the open VM.
-    fn selected(&self) -> (Option<u32>, Option<u32>) {
+    fn cursors(&self) -> (Option<u32>, Option<u32>) {
         let vcpu = self.vm_inside().and_then(|vm| vm.vcpus.get(self.vcpus.selected()?));
-        (self.selected_pid(), vcpu.map(|vcpu| vcpu.tid))
+        (self.selected().map(|vm| vm.pid), vcpu.map(|vcpu| vcpu.tid))
     }
 
     /// Sorts, with the cursors staying on their VM and its vCPU.
-    fn sort(&mut self, (pid, tid): (Option<u32>, Option<u32>)) {
-        let order = self.order;
-        let Some(sample) = &mut self.sample else { return };
-        sample.vms.sort_by_key(|vm| (order.key(&vm.total()), vm.pid));
-        for vm in &mut sample.vms {
-            vm.vcpus.sort_by_key(|vcpu| (order.key(&vcpu.counters), vcpu.vcpu));
+    fn sort(&mut self, cursors: (Option<u32>, Option<u32>)) {
+        if let Some(Shown { interval, .. }) = &mut self.shown {
+            let seconds = interval.seconds();
+            let row = |vm: &VmSample| Row::of_vm(vm, seconds);
+            let name = |vm: &VmSample| (vm.label(), vm.pid);
+            OF_VMS.sort(self.order_of_vms, &mut interval.vms, row, name);
+            for vm in &mut interval.vms {
+                let order = self.order_of_vcpus;
+                let row = |vcpu: &_| Row::of_vcpu(vcpu, seconds);
+                OF_VCPUS.sort(order, &mut vm.vcpus, row, |vcpu| vcpu.vcpu);
+            }
         }
-        let at = pid.and_then(|pid| self.vms().iter().position(|vm| vm.pid == pid));
-        self.table.select(Some(at.unwrap_or(0)));
+        self.place(cursors);
+    }
+
+    /// Puts the cursors on this VM and vCPU, or leaves them where they are if these are gone.
+    fn place(&mut self, (pid, tid): (Option<u32>, Option<u32>)) {
+        let within = |at: Option<usize>, rows: usize| at.map_or(0, |at| at.min(rows.max(1) - 1));
+        let vms = self.vms();
+        let at = pid.and_then(|pid| vms.iter().position(|vm| vm.pid == pid));
+        let at = at.unwrap_or_else(|| within(self.table.selected(), vms.len()));
+        self.table.select(Some(at));
         let vcpus = self.vm_inside().map_or(&[][..], |vm| &vm.vcpus);
         let at = tid.and_then(|tid| vcpus.iter().position(|vcpu| vcpu.tid == tid));
-        self.vcpus.select(Some(at.unwrap_or(0)));
+        let at = at.unwrap_or_else(|| within(self.vcpus.selected(), vcpus.len()));
+        self.vcpus.select(Some(at));
     }
 
     /// Moves the cursor of the table that is shown.
@@ -124,40 +190,111 @@ impl State {
         if self.inside.is_some() { self.vcpus.select(at) } else { self.table.select(at) }
     }
 
-    pub(super) fn press(&mut self, key: KeyEvent) {
-        if self.helps {
-            self.helps = false;
-            return;
+    /// Changes the order of the table that is shown.
+    fn reorder(&mut self, change: impl Fn(&Columns, Order) -> Order) {
+        let (columns, order) = self.columns();
+        let order = change(columns, order);
+        match self.view() {
+            View::List => self.order_of_vms = order,
+            View::Vm => self.order_of_vcpus = order,
         }
+        self.sort(self.cursors());
+    }
+
+    pub(super) fn press(&mut self, key: KeyEvent) {
+        if self.types && !is_interrupt(key) {
+            return self.type_filter(key);
+        }
+        let Some(action) = action(key) else { return };
         let page = self.page.max(1) as isize;
+        if let Some(line) = self.help {
+            let by = match action {
+                Action::Up => -1,
+                Action::Down => 1,
+                Action::PageUp => -page,
+                Action::PageDown => page,
+                Action::Quit if is_interrupt(key) => return self.quits = true,
+                _ => return self.help = None,
+            };
+            // Drawing limits it to the lines that there are.
+            return self.help = Some(line.saturating_add_signed(by as i16));
+        }
+        match action {
+            Action::Up => self.step(-1),
+            Action::Down => self.step(1),
+            Action::PageUp => self.step(-page),
+            Action::PageDown => self.step(page),
+            Action::First => self.step(isize::MIN),
+            Action::Last => self.step(isize::MAX),
+            Action::Open => self.open(),
+            Action::Back => self.go_back(),
+            Action::Filter => self.types = self.inside.is_none(),
+            Action::SortLeft => self.reorder(|columns, order| columns.beside(order, -1)),
+            Action::SortRight => self.reorder(|columns, order| columns.beside(order, 1)),
+            Action::Reverse => {
+                self.reorder(|_, order| Order { reversed: !order.reversed, ..order });
+            }
+            Action::Pane => {
+                self.pane = match self.pane {
+                    Pane::History => Pane::Absences,
+                    Pane::Absences => Pane::History,
+                }
+            }
+            Action::Freeze => self.freeze(),
+            Action::Help => self.help = Some(0),
+            Action::Quit => self.quits = true,
+        }
+    }
+
+    fn open(&mut self) {
+        if self.inside.is_none() {
+            self.inside = self.selected().map(|vm| vm.pid);
+            self.vcpus = TableState::default().with_selected(0);
+        }
+    }
+
+    fn go_back(&mut self) {
+        if self.inside.take().is_none() {
+            self.change_filter(String::clear);
+        }
+    }
+
+    fn freeze(&mut self) {
+        // There is nothing to freeze before the first interval has ended.
+        self.frozen = !self.frozen && self.shown.is_some();
+        if let Some(latest) = self.latest.take() {
+            let cursors = self.cursors();
+            self.shown = Some(latest);
+            self.sort(cursors);
+        }
+    }
+
+    fn type_filter(&mut self, key: KeyEvent) {
         match key.code {
-            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
-                self.quits = true;
+            KeyCode::Enter => self.types = false,
+            KeyCode::Esc => {
+                self.types = false;
+                self.change_filter(String::clear);
             }
-            KeyCode::Char('q') => self.quits = true,
-            KeyCode::Char('h' | '?') => self.helps = true,
-            KeyCode::Char('p' | ' ') => self.paused = !self.paused,
-            KeyCode::Char('s') => {
-                self.order = match self.order {
-                    Order::Lost => Order::Preemptions,
-                    Order::Preemptions => Order::Cpu,
-                    Order::Cpu => Order::Lost,
-                };
-                self.sort(self.selected());
+            KeyCode::Backspace => self.change_filter(|filter| _ = filter.pop()),
+            KeyCode::Up => self.step(-1),
+            KeyCode::Down => self.step(1),
+            KeyCode::Char('u') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+                self.change_filter(String::clear);
             }
-            KeyCode::Up | KeyCode::Char('k') => self.step(-1),
-            KeyCode::Down | KeyCode::Char('j') => self.step(1),
-            KeyCode::PageUp => self.step(-page),
-            KeyCode::PageDown => self.step(page),
-            KeyCode::Enter | KeyCode::Right if self.inside.is_none() => {
-                self.inside = self.selected_pid();
-                self.vcpus = TableState::default().with_selected(0);
+            KeyCode::Char(c)
+                if !key.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT) =>
+            {
+                self.change_filter(|filter| filter.push(c));
             }
-            KeyCode::Esc | KeyCode::Left | KeyCode::Backspace => match self.inside.take() {
-                Some(_) => {}
-                None => self.quits = key.code == KeyCode::Esc,
-            },
             _ => {}
         }
+    }
+
+    /// The cursor stays on its VM while the filter lets it pass.
+    fn change_filter(&mut self, change: impl FnOnce(&mut String)) {
+        let cursors = self.cursors();
+        change(&mut self.filter);
+        self.place(cursors);
     }
 }

@@ -24,11 +24,11 @@ fn the_live_screen_obeys_keys_and_leaves_nothing_behind() {
     let mut screen = Screen::open(&machine, "first");
     screen.until("STEAL%");
     screen.press("h");
-    screen.until("choose a VM");
+    screen.until("Ctrl-C");
     screen.press("h");
     screen.until("STEAL%");
     screen.press("p");
-    screen.until("PAUSED");
+    screen.until("FROZEN");
     screen.press("\\r");
     screen.until("(pid");
     screen.press("\\177");
