@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `holdfast status`.
 
-mod stats;
-
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -10,11 +8,11 @@ use std::time::{Duration, SystemTime};
 use anstyle::Style;
 use holdfast_args::interval;
 use holdfast_checks::{Host, KernelLog, all, last_exit, loaded_scheduler, scheduler_process};
+use holdfast_observer::scheduler::{Connection, Period, SOCKET};
 use holdfast_observer::{Look, Report, Sample, boot_time, look, process_start};
 use serde::Serialize;
 use serde_json::Value;
 
-use self::stats::{SOCKET, Stats, sentence};
 use crate::{harmless, print, print_styled};
 
 /// Shows how things stand, on one screen: scheduler, VMs, their losses, and what needs attention.
@@ -107,16 +105,16 @@ impl LastExit {
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let host = Host::this();
     let mut scheduler = Scheduler::of(&host);
-    let mut stats = scheduler.is_holdfast().then(|| Stats::connect(Path::new(SOCKET)));
+    let mut stats = scheduler.is_holdfast().then(|| Connection::open(Path::new(SOCKET)));
     if let Some(Ok(stats)) = &mut stats {
-        scheduler.ask("total", stats);
+        scheduler.ask(Period::SinceLoaded, stats);
         // The next answer is of the time from here on.
-        let _ = stats.ask("top");
+        let _ = stats.counters(Period::SinceLast);
     }
     let looked = look(args.time, &args.guests.btf);
     match &mut stats {
-        Some(Ok(stats)) => scheduler.ask("top", stats),
-        Some(Err(error)) => scheduler.no_counters = Some(format!("{error:#}")),
+        Some(Ok(stats)) => scheduler.ask(Period::SinceLast, stats),
+        Some(Err(error)) => scheduler.no_counters = Some(format!("{SOCKET}: {error}")),
         None => {}
     }
     let (looked, unobserved) = match looked {
@@ -158,11 +156,11 @@ impl Scheduler {
         self.loaded.as_ref().is_some_and(|name| name.starts_with("holdfast"))
     }
 
-    fn ask(&mut self, target: &str, stats: &mut Stats) {
-        match stats.ask(target) {
-            Ok(counters) if target == "total" => self.total = Some(counters),
-            Ok(counters) => self.recent = Some(counters),
-            Err(error) => self.no_counters = Some(format!("{error:#}")),
+    fn ask(&mut self, period: Period, stats: &mut Connection) {
+        match (stats.counters(period), period) {
+            (Ok(counters), Period::SinceLoaded) => self.total = Some(counters),
+            (Ok(counters), Period::SinceLast) => self.recent = Some(counters),
+            (Err(error), _) => self.no_counters = Some(format!("{SOCKET}: {error}")),
         }
     }
 
@@ -312,6 +310,27 @@ fn fill(text: &str) -> String {
     let whole = textwrap::WordSplitter::NoHyphenation;
     let options = textwrap::Options::new(79).subsequent_indent("  ").word_splitter(whole);
     textwrap::fill(text, options.break_words(false)) + "\n"
+}
+
+/// What these counters say, in a line.
+pub(super) fn sentence(counters: &Value) -> String {
+    let of = |key: &str| counters["vcpus"][key].as_u64().unwrap_or(0);
+    let granted: u64 = ["pause", "kick", "ipi", "other", "probe"]
+        .iter()
+        .flat_map(|why| {
+            ["holder", "call_pending", "candidate"].map(|to| format!("nr_{why}_to_{to}"))
+        })
+        .map(|key| of(&key))
+        .sum();
+    format!(
+        "{} graces ended in time and {} at the cap, {} holders preempted, {} resume boosts, {} \
+         CPUs given to siblings",
+        of("nr_released"),
+        of("nr_capped"),
+        of("nr_preempted_holder"),
+        of("nr_resumed_first"),
+        granted
+    )
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ mod output;
 mod recording;
 mod report;
 mod sample;
+pub mod scheduler;
 mod select;
 mod serve;
 mod skel;

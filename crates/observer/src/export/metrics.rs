@@ -9,6 +9,7 @@ use std::fmt::Write;
 
 use holdfast_policy::VcpuClass;
 
+use super::scheduler::{self, Loaded};
 use crate::histogram::{Histogram, NR_SLOTS};
 use crate::sample::{ByClass, Counters, Sample, VmSample};
 
@@ -18,7 +19,7 @@ const BUCKETS: std::ops::RangeInclusive<usize> = 13..=29;
 const BUCKET_STEP: usize = 2;
 
 /// Name, type, and what it is, as a sentence.
-type Definition = (&'static str, &'static str, &'static str);
+pub(super) type Definition = (&'static str, &'static str, &'static str);
 
 const BUILD_INFO: Definition = ("holdfast_build_info", "gauge", "Version of the exporter.");
 const SCHED_EXT_INFO: Definition = (
@@ -112,15 +113,20 @@ const SAMPLES: (&str, &str, Values) =
 const PREEMPTED: (&str, &str) =
     ("holdfast_vcpu_preempted_seconds", "Off-CPU time of preempted vCPUs, by class.");
 
-/// The page that Prometheus scrapes from the host `nodename`; `scheduler` as of
-/// [`holdfast_checks::loaded_scheduler`].
-pub(super) fn render(sample: &Sample, nodename: &str, scheduler: Option<&str>) -> String {
+/// The page that Prometheus scrapes from the host `nodename`; `scheduler` is `None` if the kernel
+/// has no sched_ext.
+pub(super) fn render(sample: &Sample, nodename: &str, scheduler: Option<&Loaded>) -> String {
     let mut page = Page::default();
+    let of_scheduler = |page: &mut Page| {
+        if let Some(scheduler) = scheduler {
+            scheduler.write(page, nodename, &sample.vms);
+        }
+    };
     let nodename = ("nodename", nodename);
     let version = ("version", env!("CARGO_PKG_VERSION"));
     page.of_host(BUILD_INFO, &[version, nodename], 1.0);
     if let Some(scheduler) = scheduler {
-        page.of_host(SCHED_EXT_INFO, &[("scheduler", scheduler), nodename], 1.0);
+        page.of_host(SCHED_EXT_INFO, &[("scheduler", scheduler.name), nodename], 1.0);
     }
     page.of_host(LOST_EVENTS, &[nodename], sample.lost_events as f64);
 
@@ -165,6 +171,7 @@ pub(super) fn render(sample: &Sample, nodename: &str, scheduler: Option<&str>) -
             page.histogram(name, vm, class.name(), histogram, sum);
         }
     }
+    of_scheduler(&mut page);
     page.0
 }
 
@@ -182,7 +189,7 @@ pub fn reference() -> String {
         ("By the label `class`", by_class.into()),
     ];
     let mut page = String::new();
-    for (title, definitions) in lists {
+    for (title, definitions) in lists.into_iter().chain(scheduler::lists()) {
         // Writing to a String cannot fail.
         let _ = write!(page, "\n{title}:\n\n");
         for (name, kind, help) in definitions {
@@ -205,10 +212,10 @@ fn classes(vm: &VmSample) -> impl Iterator<Item = VcpuClass> + use<> {
 }
 
 #[derive(Default)]
-struct Page(String);
+pub(super) struct Page(pub(super) String);
 
 impl Page {
-    fn head(&mut self, (name, kind, help): Definition) {
+    pub(super) fn head(&mut self, (name, kind, help): Definition) {
         let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
@@ -217,7 +224,7 @@ impl Page {
         self.line(definition.0, labels, value);
     }
 
-    fn line(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+    pub(super) fn line(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         self.0.push_str(name);
         for (i, (key, value)) in labels.iter().enumerate() {
             let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
@@ -267,12 +274,13 @@ impl Page {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::export::scheduler::tests::loaded;
     use crate::sample::tests::sample;
     use crate::tools;
 
     #[test]
     fn a_vm_has_its_counters_by_class() {
-        let page = render(&sample(1, 7, 30), "a", Some("holdfast"));
+        let page = render(&sample(1, 7, 30), "a", Some(&loaded()));
         for line in [
             "holdfast_vcpu_preempted_seconds_count{vm=\"web\",pid=\"7\",class=\"holder\"} 30",
             "holdfast_vcpu_preempted_seconds_bucket\
@@ -327,7 +335,7 @@ mod tests {
             .unwrap();
         std::io::Write::write_all(
             &mut promtool.stdin.take().unwrap(),
-            render(&sample(1, 7, 30), "a", Some("holdfast")).as_bytes(),
+            render(&sample(1, 7, 30), "a", Some(&loaded())).as_bytes(),
         )
         .unwrap();
         let output = promtool.wait_with_output().unwrap();

@@ -9,6 +9,7 @@ mod metrics;
 #[cfg(test)]
 mod packaged;
 mod rights;
+mod scheduler;
 mod server;
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::collector::{Collector, END};
 pub use self::metrics::reference;
+
 use crate::error::ObserverError;
 use crate::host::{check_kvm, nodename};
 use crate::observer::{Observer, Options, Storage};
@@ -62,9 +64,10 @@ pub fn collect(frequency_hz: u32, btf: &[BtfFiles]) -> Result<(), ObserverError>
         match requests.recv_timeout(POLL_INTERVAL) {
             Ok(()) => {
                 observer.poll(Duration::ZERO)?;
-                let scheduler = holdfast_checks::loaded_scheduler(&Host::this());
+                let name = holdfast_checks::loaded_scheduler(&Host::this());
                 let sample = observer.sample()?;
-                let page = metrics::render(&sample, &nodename(), scheduler.as_deref());
+                let scheduler = name.as_deref().map(scheduler::Loaded::ask);
+                let page = metrics::render(&sample, &nodename(), scheduler.as_ref());
                 writeln!(out, "{page}{END}")
                     .and_then(|()| out.flush())
                     .map_err(io_error("answer the server"))?;

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use super::metrics::render;
+use super::scheduler::tests::loaded;
 use crate::sample::tests::sample;
 use crate::tools;
 
@@ -13,9 +14,10 @@ const PROMETHEUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/p
 const RULES: &str = include_str!("../../../../packaging/prometheus/holdfast.rules.yml");
 const DASHBOARD: &str = include_str!("../../../../packaging/grafana/holdfast.json");
 
-/// All series: those that are exported, and those that rules record.
+/// All series: those that are exported, those that rules record, and the one that Prometheus makes
+/// for each target.
 fn series() -> BTreeSet<String> {
-    let page = render(&sample(1, 7, 30), "a", Some("holdfast"));
+    let page = render(&sample(1, 7, 30), "a", Some(&loaded()));
     let mut names = BTreeSet::new();
     for (name, kind) in
         page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
@@ -25,6 +27,7 @@ fn series() -> BTreeSet<String> {
             names.extend(["bucket", "sum", "count"].map(|part| format!("{name}_{part}")));
         }
     }
+    names.insert("up".into());
     let recorded = RULES.lines().filter_map(|line| line.trim().strip_prefix("- record: "));
     names.extend(recorded.map(str::to_owned));
     names
