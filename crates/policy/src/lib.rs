@@ -102,6 +102,19 @@ impl Params {
         unsafe { raw::hf_spun_long(spin, now_ns, self) }
     }
 
+    /// Is the candidate of a vCPU trusted that yields for `reason` at `now_ns`?
+    /// `pause_exits_seen`: waiters for PV locks of its VM have pause exits.
+    pub fn trusts_candidate(
+        &self,
+        reason: Reason,
+        spin: &mut Spin,
+        now_ns: u64,
+        pause_exits_seen: bool,
+    ) -> bool {
+        // SAFETY: valid, distinct references; nothing is kept.
+        unsafe { raw::hf_trusts_candidate(reason, spin, now_ns, pause_exits_seen, self) }
+    }
+
     /// How soon a vCPU is probed after it has begun to run. `pause_exits_seen`: waiters for PV
     /// locks of its VM have pause exits.
     pub fn first_probe(&self, random: u32, pause_exits_seen: bool) -> u64 {
@@ -236,16 +249,16 @@ pub fn note_class(grace: &mut Grace, class: VcpuClass, cpu_ns: u64) {
     unsafe { raw::hf_note_class(grace, class, cpu_ns) }
 }
 
-/// The target of a yield. `candidate`: KVM's candidate can have the CPU; `spun_long`: the vCPU has
-/// spun for `spin_ns`.
+/// The target of a yield. `candidate`: KVM's candidate can have the CPU; `trusted`: as
+/// [`Params::trusts_candidate`] says.
 pub fn yield_target(
     class: VcpuClass,
     siblings: &Siblings,
     candidate: bool,
-    spun_long: bool,
+    trusted: bool,
 ) -> Target {
     // SAFETY: reads `siblings` only.
-    unsafe { raw::hf_yield_target(class, siblings, candidate, spun_long) }
+    unsafe { raw::hf_yield_target(class, siblings, candidate, trusted) }
 }
 
 /// Does a vCPU give its CPU away if KVM asks for `reason`?

@@ -8,15 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
-use holdfast_policy::{Target, VcpuClass, Verdict};
+use holdfast_policy::{Reason, Target, VcpuClass, Verdict};
 use scx_stats::prelude::*;
 use scx_stats_derive::{Stats, stat_doc};
 use serde::{Deserialize, Serialize};
 
 use crate::bpf_intf::{
-    HF_NR_NEED_BUCKETS, HF_NR_TARGETS, hf_reason_HF_FOR_IPI as FOR_IPI,
-    hf_reason_HF_FOR_KICK as FOR_KICK, hf_reason_HF_FOR_OTHER as FOR_OTHER,
-    hf_reason_HF_FOR_PAUSE as FOR_PAUSE, hf_stat_HF_STAT_DIRECTED_YIELD as DIRECTED_YIELD,
+    HF_NR_NEED_BUCKETS, HF_NR_TARGETS, hf_stat_HF_STAT_DIRECTED_YIELD as DIRECTED_YIELD,
     hf_stat_HF_STAT_GRACE_NS as GRACE_NS, hf_stat_HF_STAT_KEPT as KEPT,
     hf_stat_HF_STAT_MISSED as MISSED, hf_stat_HF_STAT_NEED as NEED,
     hf_stat_HF_STAT_PROBED as PROBED, hf_stat_HF_STAT_RESUMED_FIRST as RESUMED_FIRST,
@@ -26,8 +24,8 @@ use crate::bpf_intf::{
 };
 
 /// Index of the counter of directed yields for this reason, granted to this target.
-fn directed_yield(reason: u32, target: Target) -> u32 {
-    DIRECTED_YIELD + reason * HF_NR_TARGETS + target as u32
+fn directed_yield(reason: Reason, target: Target) -> u32 {
+    DIRECTED_YIELD + reason as u32 * HF_NR_TARGETS + target as u32
 }
 
 /// A table of counters: the name of each, its index in BPF, and its description.
@@ -96,37 +94,37 @@ counters! {
             "Time that preempted holders, heads and interrupts had no CPU, in ns";
         nr_resumed_first = RESUMED_FIRST,
             "Resume boosts: vCPUs queued ahead of their place, as preempted or next lock holders";
-        nr_pause_to_holder = directed_yield(FOR_PAUSE, Target::ToHolder),
+        nr_pause_to_holder = directed_yield(Reason::ForPause, Target::ToHolder),
             "Directed yields at pause exits, granted to a preempted holder of the VM";
-        nr_pause_to_call_pending = directed_yield(FOR_PAUSE, Target::ToCallPending),
+        nr_pause_to_call_pending = directed_yield(Reason::ForPause, Target::ToCallPending),
             "Directed yields at pause exits, granted to a preempted sibling with a call pending";
-        nr_pause_to_candidate = directed_yield(FOR_PAUSE, Target::ToCandidate),
+        nr_pause_to_candidate = directed_yield(Reason::ForPause, Target::ToCandidate),
             "Directed yields at pause exits, granted to KVM's candidate";
-        nr_pause_refused = directed_yield(FOR_PAUSE, Target::ToNone),
+        nr_pause_refused = directed_yield(Reason::ForPause, Target::ToNone),
             "Directed yields at pause exits, refused: no sibling would use the CPU better";
-        nr_kick_to_holder = directed_yield(FOR_KICK, Target::ToHolder),
+        nr_kick_to_holder = directed_yield(Reason::ForKick, Target::ToHolder),
             "Directed yields after a kick (KVM_HC_KICK_CPU), granted to a preempted holder";
-        nr_kick_to_call_pending = directed_yield(FOR_KICK, Target::ToCallPending),
+        nr_kick_to_call_pending = directed_yield(Reason::ForKick, Target::ToCallPending),
             "Directed yields after a kick, granted to a preempted sibling with a call pending";
-        nr_kick_to_candidate = directed_yield(FOR_KICK, Target::ToCandidate),
+        nr_kick_to_candidate = directed_yield(Reason::ForKick, Target::ToCandidate),
             "Directed yields after a kick, granted to the lock's next owner";
-        nr_kick_refused = directed_yield(FOR_KICK, Target::ToNone),
+        nr_kick_refused = directed_yield(Reason::ForKick, Target::ToNone),
             "Directed yields after a kick, refused";
-        nr_ipi_to_holder = directed_yield(FOR_IPI, Target::ToHolder),
+        nr_ipi_to_holder = directed_yield(Reason::ForIpi, Target::ToHolder),
             "Directed yields after an IPI (KVM_HC_SCHED_YIELD), granted to a preempted holder";
-        nr_ipi_to_call_pending = directed_yield(FOR_IPI, Target::ToCallPending),
+        nr_ipi_to_call_pending = directed_yield(Reason::ForIpi, Target::ToCallPending),
             "Directed yields after an IPI, granted to a preempted sibling with a call pending";
-        nr_ipi_to_candidate = directed_yield(FOR_IPI, Target::ToCandidate),
+        nr_ipi_to_candidate = directed_yield(Reason::ForIpi, Target::ToCandidate),
             "Directed yields after an IPI, granted to the IPI's target";
-        nr_ipi_refused = directed_yield(FOR_IPI, Target::ToNone),
+        nr_ipi_refused = directed_yield(Reason::ForIpi, Target::ToNone),
             "Directed yields after an IPI, refused";
-        nr_other_to_holder = directed_yield(FOR_OTHER, Target::ToHolder),
+        nr_other_to_holder = directed_yield(Reason::ForOther, Target::ToHolder),
             "Directed yields for an unknown reason, granted to a preempted holder";
-        nr_other_to_call_pending = directed_yield(FOR_OTHER, Target::ToCallPending),
+        nr_other_to_call_pending = directed_yield(Reason::ForOther, Target::ToCallPending),
             "Directed yields for an unknown reason, granted to a sibling with a call pending";
-        nr_other_to_candidate = directed_yield(FOR_OTHER, Target::ToCandidate),
+        nr_other_to_candidate = directed_yield(Reason::ForOther, Target::ToCandidate),
             "Directed yields for an unknown reason, granted to KVM's candidate";
-        nr_other_refused = directed_yield(FOR_OTHER, Target::ToNone),
+        nr_other_refused = directed_yield(Reason::ForOther, Target::ToNone),
             "Directed yields for an unknown reason, refused";
         nr_probed = PROBED + Target::ToNone as u32,
             "Probes of running vCPUs with blockers in their VM that left them running";

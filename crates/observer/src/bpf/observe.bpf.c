@@ -188,7 +188,7 @@ static void switched_out(struct task_struct *p, const struct hf_vcpu *v, bool pr
 		c->is_noted = hf_is_protected(class) && (s = begin_vm_state(v->kvm));
 		if (c->is_noted)
 			__sync_fetch_and_add(&s->nr_off[class], 1);
-	} else if (hf_is_queued(class)) {
+	} else if (hf_in_lock_queue(class)) {
 		c->absence = HF_LOCK_HALT;
 		c->nr_lock_halts++;
 	} else {
@@ -277,7 +277,7 @@ static long look_at_sibling(u32 idx, struct sibling_walk *w)
 	if (!v)
 		return 0;
 	class = sibling_class(v);
-	if (hf_is_queued(class)) {
+	if (hf_in_lock_queue(class)) {
 		w->waiting |= 1ULL << (idx & 63);
 		w->nr++;
 	}
@@ -380,7 +380,7 @@ int clock(void *ctx)
 	c->samples[class]++;
 
 	s = bpf_map_lookup_elem(&vm_states, &c->kvm);
-	if (s && hf_is_queued(class)) {
+	if (s && hf_in_lock_queue(class)) {
 		off = (s->nr_off[HF_HOLDER] || s->nr_off[HF_IRQ]) | !!s->nr_off[HF_HEAD] << 1;
 		if (off & 1)
 			c->samples_holder_off++;

@@ -102,7 +102,7 @@ out_end:
 /* A vCPU that has used @cpu_ns of CPU time is probed and has this class. */
 HF_FN void hf_note_class(struct hf_grace *g, enum hf_class class, u64 cpu_ns)
 {
-	if (class == HF_PREEMPTIBLE || hf_is_queued(class))
+	if (class == HF_PREEMPTIBLE || hf_in_lock_queue(class))
 		g->held_since_ns = 0;
 	else if (class != HF_UNKNOWN && !g->held_since_ns)
 		g->held_since_ns = cpu_ns;

@@ -35,7 +35,7 @@ struct hf_guest_facts {
 struct hf_siblings {
 	bool holder; /* one holds a lock, or was handed one since: all in the queue wait for it */
 	bool next;   /* and that one is only known to be next: it stopped in a queue */
-	bool queued; /* one is in a queue: the vCPUs behind it wait for it */
+	bool waiter; /* one is in a queue: the vCPUs behind it wait for it */
 	bool call_pending; /* one has function calls pending, for which an IPI sender may spin */
 };
 
@@ -104,7 +104,7 @@ HF_FN bool hf_in_critical_section(enum hf_class class)
 }
 
 /* Is it in the queue of a lock? */
-HF_FN bool hf_is_queued(enum hf_class class)
+HF_FN bool hf_in_lock_queue(enum hf_class class)
 {
 	return class == HF_WAITER || class == HF_HEAD;
 }
@@ -117,18 +117,17 @@ HF_FN bool hf_is_queued(enum hf_class class)
 HF_FN bool hf_is_worth_extending(enum hf_class class, const struct hf_siblings *s)
 {
 	if (class == HF_WAITER)
-		return !s->holder && !s->queued && !s->call_pending;
+		return !s->holder && !s->waiter && !s->call_pending;
 	return hf_is_protected(class) && !s->call_pending;
 }
 
 /*
  * The target of a yield. A waiter's holder comes first. An apparent holder waits, if at all, for
  * its function calls. Without a blocker a spinner that is left alone gets its lock sooner than one
- * that the host queues: a @candidate of KVM or the guest is trusted only once the vCPU has spun for
- * spin_ns (@spun_long).
+ * that the host queues: a @candidate of KVM or the guest gets the CPU only if it is @trusted.
  */
 HF_FN enum hf_target hf_yield_target(enum hf_class class, const struct hf_siblings *s,
-				     bool candidate, bool spun_long)
+				     bool candidate, bool trusted)
 {
 	switch (class) {
 	case HF_WAITER:
@@ -143,7 +142,7 @@ HF_FN enum hf_target hf_yield_target(enum hf_class class, const struct hf_siblin
 	case HF_IRQ:
 		if (s->call_pending)
 			return HF_TO_CALL_PENDING;
-		if (s->holder && (candidate || spun_long))
+		if (s->holder && (candidate || trusted))
 			return HF_TO_HOLDER;
 		break;
 	case HF_PREEMPTIBLE:
@@ -151,12 +150,12 @@ HF_FN enum hf_target hf_yield_target(enum hf_class class, const struct hf_siblin
 		if (s->holder)
 			return HF_TO_HOLDER;
 		/* Without a blocker it spins in user space, if at all. */
-		spun_long = true;
+		trusted = true;
 		break;
 	default:
-		spun_long = true;
+		trusted = true;
 	}
-	return candidate && spun_long ? HF_TO_CANDIDATE : HF_TO_NONE;
+	return candidate && trusted ? HF_TO_CANDIDATE : HF_TO_NONE;
 }
 
 /*
@@ -176,7 +175,7 @@ HF_FN bool hf_yields_for(enum hf_reason reason)
  */
 HF_FN bool hf_prefers_blocker(enum hf_reason reason, enum hf_class class, bool pause_exits_seen)
 {
-	return reason != HF_FOR_PAUSE || !hf_is_queued(class) || !pause_exits_seen;
+	return reason != HF_FOR_PAUSE || !hf_in_lock_queue(class) || !pause_exits_seen;
 }
 
 /* The spin of a running vCPU, as its pause exits show it. All zero: no pause exit yet. */
@@ -203,6 +202,17 @@ HF_FN bool hf_spun_long(struct hf_spin *spin, u64 now, const struct hf_params *p
 	}
 	spin->last_ns = now;
 	return now - spin->since_ns >= prm->spin_ns;
+}
+
+/*
+ * Is the candidate of a vCPU that yields for @reason trusted? A vCPU that has sent an IPI spins for
+ * its candidate. Any other has to have spun for spin_ns. Where waiters leave the guest by pause
+ * exits (@pause_exits_seen), KVM passes over siblings that spin.
+ */
+HF_FN bool hf_trusts_candidate(enum hf_reason reason, struct hf_spin *spin, u64 now,
+			       bool pause_exits_seen, const struct hf_params *prm)
+{
+	return reason == HF_FOR_IPI || hf_spun_long(spin, now, prm) || pause_exits_seen;
 }
 
 /*

@@ -16,7 +16,7 @@
 HF_FN u64 hf_queue_key(u64 vtime, enum hf_class class, bool woken, u32 weight,
 		       const struct hf_params *prm)
 {
-	bool first = woken ? hf_is_queued(class) || class == HF_IRQ : hf_is_protected(class);
+	bool first = woken ? hf_in_lock_queue(class) || class == HF_IRQ : hf_is_protected(class);
 
 	return first ? vtime - hf_part_of_slice(prm->resume_boost_permille, weight, prm) : vtime;
 }

@@ -10,10 +10,10 @@ pub(crate) fn class() -> impl Strategy<Value = VcpuClass> {
 
 /// Any blockers among the siblings of a vCPU, or none.
 pub(crate) fn siblings() -> impl Strategy<Value = Siblings> {
-    any::<(bool, bool, bool, bool)>().prop_map(|(holder, next, queued, call_pending)| Siblings {
+    any::<(bool, bool, bool, bool)>().prop_map(|(holder, next, waiter, call_pending)| Siblings {
         holder,
         next,
-        queued,
+        waiter,
         call_pending,
     })
 }

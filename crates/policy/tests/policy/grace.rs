@@ -20,7 +20,7 @@ fn params() -> impl Strategy<Value = Params> {
     )
 }
 
-const ALONE: Siblings = Siblings { holder: false, next: false, queued: false, call_pending: false };
+const ALONE: Siblings = Siblings { holder: false, next: false, waiter: false, call_pending: false };
 
 /// Runs one grace to its end: the time granted, and the verdict.
 fn run_grace(p: &Params, grace: &mut Grace, budget: &mut u64, class: VcpuClass) -> (u64, Verdict) {

@@ -477,7 +477,7 @@ impl Host<'_> {
             return Siblings::default();
         }
         let mut draw = || self.random.percent(50);
-        Siblings { holder: draw(), next: draw(), queued: draw(), call_pending: draw() }
+        Siblings { holder: draw(), next: draw(), waiter: draw(), call_pending: draw() }
     }
 
     /// `i` begins a slice on `cpu`.

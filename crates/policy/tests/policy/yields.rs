@@ -13,7 +13,7 @@ use crate::common::{class, siblings};
 fn waiter_yields_to_its_holder_and_ipi_sender_to_its_target() {
     use Target::{ToCallPending, ToCandidate, ToHolder, ToNone};
     use VcpuClass::{Head, Holder, Irq, Preemptible, Unknown, Waiter};
-    let both = Siblings { holder: true, next: false, queued: false, call_pending: true };
+    let both = Siblings { holder: true, next: false, waiter: false, call_pending: true };
     let none = Siblings::default();
     for (class, siblings, candidate, spun_long, target) in [
         (Waiter, both, true, false, ToHolder),
@@ -30,7 +30,7 @@ fn waiter_yields_to_its_holder_and_ipi_sender_to_its_target() {
         (Preemptible, none, true, false, ToCandidate),
         (Unknown, none, true, false, ToCandidate),
         (Preemptible, both, false, false, ToHolder),
-        (Preemptible, Siblings { queued: true, ..none }, false, false, ToNone),
+        (Preemptible, Siblings { waiter: true, ..none }, false, false, ToNone),
         (Preemptible, Siblings { call_pending: true, ..none }, false, false, ToNone),
     ] {
         assert_eq!(
@@ -99,6 +99,19 @@ proptest! {
             }
             exit_ns += gap;
             gap *= 1 + u64::from(doubles);
+        }
+    }
+
+    #[test]
+    fn candidate_of_an_ipi_sender_is_trusted_at_once(at_ns in 1u64..1 << 60, seen: bool) {
+        let params = Params::DEFAULT;
+        let mut spin = Spin::default();
+        prop_assert!(params.trusts_candidate(Reason::ForIpi, &mut spin, at_ns, false));
+        prop_assert_eq!(spin.last_ns, 0, "an IPI is no pause exit");
+        for reason in [Reason::ForPause, Reason::ForOther] {
+            let mut spin = Spin::default();
+            prop_assert_eq!(params.trusts_candidate(reason, &mut spin, at_ns, seen), seen);
+            prop_assert_eq!(spin.last_ns, at_ns, "a pause exit, also where it is not asked for");
         }
     }
 

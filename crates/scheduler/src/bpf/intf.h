@@ -56,7 +56,7 @@ enum hf_stat {
 };
 
 /* A preempted vCPU: where its siblings find its lock queue and its pending calls. */
-struct hf_waiting {
+struct hf_listed {
 	u32 tid;
 	u32 pad;
 	u64 qnode_hva;	    /* 0: not known */
@@ -75,11 +75,11 @@ struct hf_waiting {
  * optimisation.
  */
 struct hf_preempted {
-	u64 waiting; /* slots of vCPUs that are preempted */
+	u64 listed;  /* slots of vCPUs that are preempted */
 	u64 holders; /* of those: stopped in a critical section */
 	u64 heads;   /* of those: stopped at the head of a queue, or came there since */
-	u64 queued;  /* of those: in a queue, not at its head when they stopped */
-	struct hf_waiting slots[HF_VM_SLOTS];
+	u64 waiters; /* of those: in a queue, not at its head when they stopped */
+	struct hf_listed slots[HF_VM_SLOTS];
 };
 
 /* A VM, keyed by the address of its struct kvm. */

@@ -127,14 +127,15 @@ __noinline bool first_by_affinity(u32 llc, s32 cpu, u32 dsqs, bool found,
 	return found;
 }
 
-/* The first task of another LLC that may run on @cpu; @dsqs are its affinity DSQs. */
-static bool first_in_llc(u32 llc, s32 cpu, u32 dsqs, struct first *first)
+/* The first task of another LLC that may run on @cpu. */
+static bool first_in_llc(u32 llc, s32 cpu, struct first *first)
 {
+	const u32 *dsqs = MEMBER_VPTR(llc_affinity_dsqs, [llc]);
 	bool found;
 
 	first->dsq = llc;
 	found = first_for(llc, cpu, &first->key, &first->weight, false);
-	return first_by_affinity(llc, cpu, dsqs, found, first);
+	return first_by_affinity(llc, cpu, dsqs ? *dsqs : 0, found, first);
 }
 
 /*
@@ -145,7 +146,7 @@ static bool first_in_llc(u32 llc, s32 cpu, u32 dsqs, struct first *first)
 static bool far_behind(s32 cpu, u64 vtime, u32 weight, struct first *first)
 {
 	struct first other = {};
-	u32 llc, *dsqs;
+	u32 llc;
 	u64 lag;
 
 	if (nr_llcs <= 1)
@@ -153,8 +154,7 @@ static bool far_behind(s32 cpu, u64 vtime, u32 weight, struct first *first)
 	llc = bpf_get_prandom_u32() % nr_llcs;
 	if (llc == llc_of(cpu))
 		return false;
-	dsqs = MEMBER_VPTR(llc_affinity_dsqs, [llc]);
-	if (!first_in_llc(llc, cpu, dsqs ? *dsqs : 0, &other))
+	if (!first_in_llc(llc, cpu, &other))
 		return false;
 	lag = hf_scale_by_weight(params.slice_ns * LLC_LAG_SLICES,
 				 weight < other.weight ? other.weight : weight);
@@ -251,7 +251,7 @@ static bool run_first(u64 dsq, s32 cpu, struct cpu_ctx *cctx, u32 llc)
 __noinline bool help_others(s32 cpu, u32 llc)
 {
 	const volatile s32 *node = MEMBER_VPTR(llc_node, [llc]), *other_node;
-	u32 i, pass, other, *dsqs;
+	u32 i, pass, other;
 
 	bpf_for (pass, 0, 2) {
 		bpf_for (i, 1, nr_llcs) {
@@ -261,8 +261,7 @@ __noinline bool help_others(s32 cpu, u32 llc)
 			other_node = MEMBER_VPTR(llc_node, [other]);
 			if (!node || !other_node || (*node == *other_node) != !pass)
 				continue;
-			dsqs = MEMBER_VPTR(llc_affinity_dsqs, [other]);
-			if (first_in_llc(other, cpu, dsqs ? *dsqs : 0, &first) &&
+			if (first_in_llc(other, cpu, &first) &&
 			    scx_bpf_dsq_move_to_local(first.dsq, 0))
 				return true;
 		}

@@ -89,7 +89,7 @@ static bool probe(struct task_struct *p, struct hf_vcpu *v, struct task_ctx *tct
 							     now - next->held_since, &params));
 	tid = target_tid(&blockers, target, 0);
 	/* Outside of queues it helps its VM by running on if the blocker cannot have the CPU. */
-	if (target != HF_TO_NONE && !hf_is_queued(class) &&
+	if (target != HF_TO_NONE && !hf_in_lock_queue(class) &&
 	    !can_take(tid, bpf_get_smp_processor_id()))
 		target = HF_TO_NONE;
 	vm_stat_add(vm, HF_STAT_PROBED + target, 1);

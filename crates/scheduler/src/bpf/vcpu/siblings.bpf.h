@@ -116,9 +116,9 @@ static void vm_stat_add(struct hf_vm_ctx *vm, u32 idx, u64 n)
 /* Has the VM a blocker? */
 static bool has_blockers(const struct hf_vm_ctx *vm)
 {
-	return vm && READ_ONCE(vm->preempted.waiting) &
+	return vm && READ_ONCE(vm->preempted.listed) &
 			     (READ_ONCE(vm->preempted.holders) | READ_ONCE(vm->preempted.heads) |
-			      READ_ONCE(vm->preempted.queued));
+			      READ_ONCE(vm->preempted.waiters));
 }
 
 static u32 slot_of(const struct hf_vcpu *v)
@@ -131,13 +131,13 @@ static void forget_why(struct hf_preempted *list, u64 slots)
 {
 	__sync_fetch_and_and(&list->holders, ~slots);
 	__sync_fetch_and_and(&list->heads, ~slots);
-	__sync_fetch_and_and(&list->queued, ~slots);
+	__sync_fetch_and_and(&list->waiters, ~slots);
 }
 
 static void list_preempted(struct hf_preempted *list, const struct hf_vcpu *v, enum hf_class class)
 {
 	u32 slot = slot_of(v);
-	struct hf_waiting *w = MEMBER_VPTR(list->slots, [slot]);
+	struct hf_listed *w = MEMBER_VPTR(list->slots, [slot]);
 
 	if (!w)
 		return;
@@ -154,18 +154,18 @@ static void list_preempted(struct hf_preempted *list, const struct hf_vcpu *v, e
 	else if (hf_is_protected(class))
 		__sync_fetch_and_or(&list->holders, 1ULL << slot);
 	else if (class == HF_WAITER)
-		__sync_fetch_and_or(&list->queued, 1ULL << slot);
-	__sync_fetch_and_or(&list->waiting, 1ULL << slot);
+		__sync_fetch_and_or(&list->waiters, 1ULL << slot);
+	__sync_fetch_and_or(&list->listed, 1ULL << slot);
 }
 
 static void unlist_preempted(struct hf_preempted *list, const struct hf_vcpu *v)
 {
 	u32 slot = slot_of(v);
-	struct hf_waiting *w = MEMBER_VPTR(list->slots, [slot]);
+	struct hf_listed *w = MEMBER_VPTR(list->slots, [slot]);
 
 	if (!w || w->tid != v->tid)
 		return;
-	__sync_fetch_and_and(&list->waiting, ~(1ULL << slot));
+	__sync_fetch_and_and(&list->listed, ~(1ULL << slot));
 	forget_why(list, 1ULL << slot);
 }
 
@@ -206,17 +206,17 @@ static bool can_take(u32 tid, s32 cpu)
  */
 static u32 find_owner(struct hf_preempted *list, u32 from)
 {
-	u64 queued = list->queued;
+	u64 waiters = list->waiters;
 	int i;
 
 	bpf_for (i, 0, SIBLING_SCAN) {
 		struct hf_qnode qnode;
-		struct hf_waiting *w;
+		struct hf_listed *w;
 		u32 slot;
 
-		if (!queued)
+		if (!waiters)
 			break;
-		slot = take_slot(&queued, from);
+		slot = take_slot(&waiters, from);
 		w = MEMBER_VPTR(list->slots, [slot]);
 		if (!w || !w->qnode_hva ||
 		    bpf_probe_read_user(&qnode, sizeof(qnode), (void *)w->qnode_hva))
@@ -235,17 +235,17 @@ static u32 find_owner(struct hf_preempted *list, u32 from)
  */
 static u32 find_holder(struct hf_preempted *list, u32 from, s32 cpu, bool *next)
 {
-	u64 holders = list->holders & list->waiting;
+	u64 holders = list->holders & list->listed;
 	u32 tid = 0;
 	int i;
 
 	*next = !holders;
 	if (!holders)
-		holders = list->heads & list->waiting;
+		holders = list->heads & list->listed;
 	if (!holders)
-		return list->queued ? find_owner(list, from) : 0;
+		return list->waiters ? find_owner(list, from) : 0;
 	bpf_for (i, 0, SIBLING_SCAN) {
-		struct hf_waiting *w;
+		struct hf_listed *w;
 
 		if (!holders)
 			break;
@@ -262,15 +262,15 @@ static u32 find_holder(struct hf_preempted *list, u32 from, s32 cpu, bool *next)
 /* The thread of a preempted vCPU with a call pending that its sender spins for; 0: none. */
 static u32 find_call_pending(struct hf_preempted *list, u32 from)
 {
-	u64 waiting = list->waiting;
+	u64 listed = list->listed;
 	int i;
 
 	bpf_for (i, 0, SIBLING_SCAN) {
-		struct hf_waiting *w;
+		struct hf_listed *w;
 
-		if (!waiting)
+		if (!listed)
 			break;
-		w = MEMBER_VPTR(list->slots, [take_slot(&waiting, from)]);
+		w = MEMBER_VPTR(list->slots, [take_slot(&listed, from)]);
 		if (w && has_call_pending(w->call_queue_hva, w->direct_map_hva, w->slot_hva,
 					  w->slot_len))
 			return w->tid;
@@ -296,7 +296,7 @@ __noinline int find_blockers(struct hf_preempted *list __arg_nonnull, u32 class,
 	u32 from = bpf_get_prandom_u32();
 
 	__builtin_memset(s, 0, sizeof(*s));
-	if (class == HF_UNKNOWN || !list->waiting)
+	if (class == HF_UNKNOWN || !list->listed)
 		return 0;
 	/* A preemptible vCPU waits for no call. */
 	if (class != HF_PREEMPTIBLE)
@@ -304,7 +304,7 @@ __noinline int find_blockers(struct hf_preempted *list __arg_nonnull, u32 class,
 	s->holder_tid = find_holder(list, from, cpu, &s->siblings.next);
 	s->siblings.call_pending = s->call_pending_tid;
 	s->siblings.holder = s->holder_tid;
-	s->siblings.queued = list->queued;
+	s->siblings.waiter = list->waiters;
 	return 0;
 }
 
@@ -321,7 +321,7 @@ static void note_pause_exit(struct hf_vm_ctx *vm, const struct hf_vcpu *v, enum 
 {
 	u32 cpu = 0;
 
-	if (!hf_is_queued(class) || !v->qnode_hva ||
+	if (!hf_in_lock_queue(class) || !v->qnode_hva ||
 	    bpf_probe_read_user(&cpu, sizeof(cpu), (void *)(v->qnode_hva + HF_PV_NODE_CPU)))
 		return;
 	if (cpu)

@@ -36,20 +36,6 @@ static enum hf_reason reason_of(const struct hf_vcpu *v)
 	}
 }
 
-/* Is the candidate of a vCPU that yields for @reason trusted? */
-static bool trusts_candidate(enum hf_reason reason, struct cpu_ctx *cctx,
-			     const struct hf_vm_ctx *vm, u64 now)
-{
-	switch (reason) {
-	case HF_FOR_IPI:
-		/* The vCPU spins for its candidate. */
-		return true;
-	default:
-		return hf_spun_long(&cctx->run.spin, now, &params) ||
-		       (vm && pause_exits_seen(vm, now));
-	}
-}
-
 /* What a running task would give away: its place, and the slice of the task that is next. */
 struct offer {
 	u64 vtime;
@@ -124,7 +110,8 @@ static bool promise_yield(struct task_struct *from, struct task_ctx *from_ctx, u
 	}
 	make_offer(from_ctx, cctx, cpu, now, &offer);
 	candidate = can_have(&offer, candidate_tid, cpu);
-	trusted = trusts_candidate(reason, cctx, vm, now);
+	trusted = hf_trusts_candidate(reason, &cctx->run.spin, now, vm && pause_exits_seen(vm, now),
+				      &params);
 	target = hf_yield_target(class, &blockers.siblings, candidate, trusted);
 	tid = target_tid(&blockers, target, candidate_tid);
 	if ((target == HF_TO_HOLDER || target == HF_TO_CALL_PENDING) &&
