@@ -15,7 +15,7 @@ pub(crate) const STATE: &str = "/sys/kernel/sched_ext/state";
 
 /// Kernel functions that the BPF part of `scx_holdfast` requires: its symbols that are not weak.
 /// Weak symbols have a substitute for older kernels (scx/compat.bpf.h).
-pub const REQUIRED_KFUNCS: [&str; 17] = [
+pub const REQUIRED_KFUNCS: [&str; 18] = [
     "bpf_cgroup_ancestor",
     "bpf_cgroup_release",
     "bpf_cpumask_test_cpu",
@@ -25,6 +25,7 @@ pub const REQUIRED_KFUNCS: [&str; 17] = [
     "bpf_task_release",
     "scx_bpf_create_dsq",
     "scx_bpf_dsq_nr_queued",
+    "scx_bpf_error_bstr",
     "scx_bpf_get_idle_cpumask",
     "scx_bpf_get_idle_smtmask",
     "scx_bpf_kick_cpu",

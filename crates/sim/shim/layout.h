@@ -62,6 +62,9 @@ enum sim_layout {
 	OPS_CGROUP_SET_WEIGHT = at(sched_ext_ops, cgroup_set_weight),
 	OPS_CGROUP_SET_IDLE = at(sched_ext_ops, cgroup_set_idle),
 	OPS_INIT = at(sched_ext_ops, init),
+	OPS_DUMP = at(sched_ext_ops, dump),
+	OPS_DUMP_CPU = at(sched_ext_ops, dump_cpu),
+	OPS_DUMP_TASK = at(sched_ext_ops, dump_task),
 	OPS_EXIT = at(sched_ext_ops, exit),
 	OPS_DISPATCH_MAX_BATCH = at(sched_ext_ops, dispatch_max_batch),
 

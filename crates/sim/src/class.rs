@@ -13,7 +13,7 @@ use crate::task::Task;
 
 /// A scheduling class of ordinary tasks. Real-time tasks and stoppers are above it.
 pub trait Class {
-    /// A task of this class is made; it sleeps. No run queue is locked.
+    /// A task is made, of this or a higher class; it sleeps. No run queue is locked.
     fn task_new(&self, k: &Kernel, task: &Task);
 
     /// A task has exited, and its CPU has left it. No run queue is locked.

@@ -20,7 +20,7 @@ use crate::idle::Idle;
 use crate::kernel::{Kernel, TaskId};
 use crate::layout as l;
 use crate::object::Object;
-use crate::task::Task;
+use crate::task::{Sched, Task};
 
 /// Callbacks, in the order of `struct sched_ext_ops`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,6 +49,9 @@ pub enum Op {
     CgroupSetWeight,
     CgroupSetIdle,
     Init,
+    Dump,
+    DumpCpu,
+    DumpTask,
     /// A BPF timer, which is no callback.
     Timer,
 }
@@ -78,6 +81,9 @@ const OFFSETS: [u32; NR_OPS - 1] = [
     l::OPS_CGROUP_SET_WEIGHT,
     l::OPS_CGROUP_SET_IDLE,
     l::OPS_INIT,
+    l::OPS_DUMP,
+    l::OPS_DUMP_CPU,
+    l::OPS_DUMP_TASK,
 ];
 
 /// What the calls of one callback have cost.
@@ -153,6 +159,8 @@ pub(crate) struct Ext {
     global: Rc<Dsq>,
     rqs: Vec<ExtRq>,
     costs: RefCell<[Cost; NR_OPS]>,
+    /// What the scheduler has said in a dump.
+    pub(crate) dump: RefCell<String>,
     loops: *const u64,
 }
 
@@ -184,6 +192,7 @@ impl Ext {
             global: Dsq::new(DSQ_GLOBAL, None),
             rqs,
             costs: RefCell::default(),
+            dump: RefCell::default(),
             loops,
         }))
     }
@@ -194,6 +203,22 @@ impl Ext {
             0 => Ok(()),
             error => Err(format!("the scheduler's init fails with {error}")),
         }
+    }
+
+    /// `scx_dump_state()`: what the scheduler says of itself, of CPUs and of runnable tasks.
+    pub(crate) fn dump_state(&self, k: &Kernel) -> String {
+        self.call_if_any(k, Op::Dump, None, &mut [0]);
+        for cpu in 0..k.config.nr_cpus {
+            let idle = k.curr(cpu).is_none();
+            self.call_if_any(k, Op::DumpCpu, None, &mut [0, cpu as u64, u64::from(idle)]);
+            let is_here = |task: &Rc<Task>| {
+                task.cpu.get() == cpu && task.on_rq.get() && task.sched.get() == Sched::Class
+            };
+            for task in k.task_ids().map(|id| k.task(id)).filter(is_here) {
+                self.call_if_any(k, Op::DumpTask, None, &mut [0, task.raw.address()]);
+            }
+        }
+        self.dump.take()
     }
 
     /// Costs so far of a callback.

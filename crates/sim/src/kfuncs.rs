@@ -153,6 +153,14 @@ calls! {
 
     // ---- kfuncs of sched_ext ----
     fn scx_bpf_now(k, _) -> u64 { k.now() }
+    fn scx_bpf_error_bstr(k, _, format: *const std::ffi::c_char, data: *const u64, _size: u32) {
+        // SAFETY: the macros of the scx headers pass a value for each conversion.
+        k.violation("scx_error", unsafe { crate::bstr::text(format, data) });
+    }
+    fn scx_bpf_dump_bstr(_, ext, format: *const std::ffi::c_char, data: *const u64, _size: u32) {
+        // SAFETY: as above.
+        ext.dump.borrow_mut().push_str(&unsafe { crate::bstr::text(format, data) });
+    }
     fn scx_bpf_create_dsq(_, ext, id: u64, _node: i32) -> i32 { ext.create_dsq(id) }
     fn scx_bpf_dsq_nr_queued(k, ext, id: u64) -> i32 { ext.dsq_nr_queued(k, id) }
     fn scx_bpf_task_cpu(k, ext, task: u64) -> i32 {

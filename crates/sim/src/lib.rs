@@ -29,6 +29,7 @@
 //! | [`config`], `machine`, `rules` | a machine and its bounds |
 
 mod bpf;
+mod bstr;
 mod cgroup;
 pub mod class;
 mod compile;

@@ -191,7 +191,9 @@ impl Machine {
     }
 
     fn with(kernel: Box<Kernel>) -> Self {
+        let entered = crate::kfuncs::Entered::new(&kernel);
         kernel.add_stoppers();
+        drop(entered);
         Self { kernel, checked_at: Cell::new(0), nr_memories: Cell::new(0) }
     }
 
@@ -452,6 +454,12 @@ impl Machine {
     /// A variable of the scheduler of type `T`, by its name in C; none: there is no such variable.
     pub fn variable<T: Copy>(&self, name: &str) -> Option<T> {
         self.ext().object.get(name)
+    }
+
+    /// What the scheduler says in a report of the kernel, such as that of a stall.
+    pub fn dump(&self) -> String {
+        let _entered = crate::kfuncs::Entered::new(&self.kernel);
+        self.ext().dump_state(&self.kernel)
     }
 
     /// Groups that the scheduler counts active members in (`active` of `struct group`), by id.

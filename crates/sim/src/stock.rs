@@ -18,7 +18,7 @@ use crate::class::{CgroupEvent, Class};
 use crate::config::Config;
 use crate::kernel::{Event, INITIAL, Job, Kernel, MIGRATING, TaskId, WAKEUP};
 use crate::layout as l;
-use crate::task::Task;
+use crate::task::{Sched, Task};
 
 /// The stock scheduler, for [`Builder::boot_class`](crate::Builder::boot_class).
 pub struct Stock {
@@ -66,12 +66,18 @@ impl Stock {
 
 impl Class for Stock {
     fn task_new(&self, _: &Kernel, task: &Task) {
+        if task.sched.get() != Sched::Class {
+            return;
+        }
         let mut state = self.state.borrow_mut();
         let group = task.cgroup().map_or(0, |group| state.group_of(&group));
         state.add_task(task.id, task.weight(), group, task.is_idle_policy());
     }
 
     fn task_dead(&self, k: &Kernel, task: &Task) {
+        if task.sched.get() != Sched::Class {
+            return;
+        }
         let se = self.entity(task);
         let cpu = task.cpu.get();
         k.lock_rq(cpu);

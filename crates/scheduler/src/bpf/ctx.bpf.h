@@ -187,16 +187,41 @@ static void stat_add(u32 idx, u64 n)
 		*cnt += n;
 }
 
-static struct task_ctx *task_ctx_of(struct task_struct *p)
+/* For a task that need not be of this scheduler: a thread that a number names. */
+static struct task_ctx *try_task_ctx_of(struct task_struct *p)
 {
 	return bpf_task_storage_get(&task_ctxs, p, NULL, 0);
 }
 
+static __noinline void task_lacks_ctx(u32 tid)
+{
+	scx_bpf_error("thread %u has no task_ctx", tid);
+}
+
+static __noinline void cpu_lacks_ctx(s32 cpu)
+{
+	scx_bpf_error("CPU %d has no cpu_ctx", cpu);
+}
+
+/* init_task() has made it for each task. Without it the kernel ends the scheduler. */
+static struct task_ctx *task_ctx_of(struct task_struct *p)
+{
+	struct task_ctx *tctx = try_task_ctx_of(p);
+
+	if (!tctx)
+		task_lacks_ctx(p->pid);
+	return tctx;
+}
+
+/* Each CPU has one, up to HF_MAX_CPUS. Without it the kernel ends the scheduler. */
 static struct cpu_ctx *cpu_ctx_of(s32 cpu)
 {
 	u32 key = cpu;
+	struct cpu_ctx *cctx = bpf_map_lookup_elem(&cpu_ctxs, &key);
 
-	return bpf_map_lookup_elem(&cpu_ctxs, &key);
+	if (!cctx)
+		cpu_lacks_ctx(cpu);
+	return cctx;
 }
 
 static struct hf_vcpu *vcpu_of(struct task_struct *p)

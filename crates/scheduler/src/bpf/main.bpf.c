@@ -22,9 +22,10 @@
  *   base/          the base scheduler: affinity (which DSQ a task waits in), vtime, groups
  *                  (cgroups), queues (which task is next), starving, idle (CPUs and cores), wakeup
  *   vcpu/          knowledge of vCPUs: siblings (blockers), grace, probe, yield
- *   ctx.bpf.h      the state of all of these
+ *   ctx.bpf.h      the state of all of these    dump.bpf.h  what a stall report says of it
  */
 #include "ctx.bpf.h"
+#include "dump.bpf.h"
 #include "enqueue.bpf.h"
 #include "slice.bpf.h"
 #include "base/affinity.bpf.h"
@@ -86,6 +87,8 @@ s32 BPF_STRUCT_OPS(holdfast_select_cpu, struct task_struct *p, s32 prev_cpu, u64
 	bool is_idle = false;
 	u64 now = 0;
 
+	if (!tctx)
+		return prev_cpu;
 	if (wake_flags & SCX_WAKE_SYNC) {
 		now = scx_bpf_now();
 		waker = waker_that_sleeps(here, now);
@@ -94,15 +97,13 @@ s32 BPF_STRUCT_OPS(holdfast_select_cpu, struct task_struct *p, s32 prev_cpu, u64
 	}
 	cpu = scx_bpf_select_cpu_dfl(p, prev_cpu, wake_flags, &is_idle);
 	if (!is_idle) {
-		if (tctx)
-			note_waker(p, tctx);
+		note_waker(p, tctx);
 		return cpu;
 	}
 	if (waker && cpu == here && !waker->run.sync_at)
 		waker->run.sync_at = now;
 	/* An idle CPU needs no DSQ, and so no lock that others want. */
-	if (tctx)
-		place(tctx, cpu, true);
+	place(tctx, cpu, true);
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, params.slice_ns, 0);
 	return cpu;
 }
@@ -115,7 +116,9 @@ void BPF_STRUCT_OPS(holdfast_enqueue, struct task_struct *p, u64 enq_flags)
 	 * At the end of a slice a kernel thread waits, too: two would have the CPU for ever. A
 	 * thread that has had more than its share waits as well.
 	 */
-	if (!tctx || (enq_flags & SCX_ENQ_WAKEUP && is_pcpu_kthread(p) && !is_ahead(tctx)))
+	if (!tctx)
+		return;
+	if (enq_flags & SCX_ENQ_WAKEUP && is_pcpu_kthread(p) && !is_ahead(tctx))
 		run_at_once(p, enq_flags);
 	else if (enq_flags & SCX_ENQ_LAST)
 		migrate_to_idle_core(p, enq_flags);
@@ -146,8 +149,8 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 
 	if (!cctx)
 		return;
-	if (prev && (prev->scx.flags & SCX_TASK_QUEUED))
-		tctx = task_ctx_of(prev);
+	if (prev && (prev->scx.flags & SCX_TASK_QUEUED) && !(tctx = task_ctx_of(prev)))
+		return;
 	if (tctx)
 		charge(prev, tctx, cctx, now);
 	check_own_time_when_due(cctx, now);
@@ -224,17 +227,16 @@ bool BPF_STRUCT_OPS(holdfast_yield, struct task_struct *from, struct task_struct
 	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
 	struct task_ctx *tctx = task_ctx_of(from);
 
-	if (!cctx)
+	if (!cctx || !tctx)
 		return false;
-	if (tctx)
-		tctx->gave_way_at = scx_bpf_now();
+	tctx->gave_way_at = scx_bpf_now();
 	if (!to) {
 		stat_add(HF_STAT_YIELD, 1);
 		cctx->slice.yield.kind = YIELD_TO_ANY;
 		scx_bpf_task_set_slice(from, 0);
 		return false;
 	}
-	return directed_yield_enabled && tctx && promise_yield(from, tctx, to->pid, cctx, cpu);
+	return directed_yield_enabled && promise_yield(from, tctx, to->pid, cctx, cpu);
 }
 
 void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
@@ -361,6 +363,23 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(holdfast_init)
 	return err;
 }
 
+void BPF_STRUCT_OPS(holdfast_dump, struct scx_dump_ctx *dctx)
+{
+	dump_host();
+}
+
+void BPF_STRUCT_OPS(holdfast_dump_cpu, struct scx_dump_ctx *dctx, s32 cpu, bool idle)
+{
+	/* Of idle CPUs without tasks the kernel says nothing else, either. */
+	if (!idle)
+		dump_cpu(cpu);
+}
+
+void BPF_STRUCT_OPS(holdfast_dump_task, struct scx_dump_ctx *dctx, struct task_struct *p)
+{
+	dump_task(p);
+}
+
 void BPF_STRUCT_OPS(holdfast_exit, struct scx_exit_info *ei)
 {
 	UEI_RECORD(uei, ei);
@@ -380,5 +399,6 @@ SCX_OPS_DEFINE(holdfast_ops, .select_cpu = (void *)holdfast_select_cpu,
 	       .cgroup_move = (void *)holdfast_cgroup_move,
 	       .cgroup_set_weight = (void *)holdfast_cgroup_set_weight,
 	       .cgroup_set_idle = (void *)holdfast_cgroup_set_idle, .init = (void *)holdfast_init,
-	       .update_idle = (void *)holdfast_update_idle, .exit = (void *)holdfast_exit,
-	       .timeout_ms = 30000, .name = "holdfast");
+	       .update_idle = (void *)holdfast_update_idle, .dump = (void *)holdfast_dump,
+	       .dump_cpu = (void *)holdfast_dump_cpu, .dump_task = (void *)holdfast_dump_task,
+	       .exit = (void *)holdfast_exit, .timeout_ms = 30000, .name = "holdfast");

@@ -99,12 +99,16 @@ impl Class for Ext {
         if self.call(k, Op::InitTask, None, &mut words) as i32 != 0 {
             k.violation("scx_error", format!("init_task() fails for {}", task.name));
         }
-        self.call_if_any(k, Op::Enable, None, &mut [task.raw.address()]);
+        if task.sched.get() == Sched::Class {
+            self.call_if_any(k, Op::Enable, None, &mut [task.raw.address()]);
+        }
     }
 
     /// `sched_ext_dead()`.
     fn task_dead(&self, k: &Kernel, task: &Task) {
-        self.call_if_any(k, Op::Disable, None, &mut [task.raw.address()]);
+        if task.sched.get() == Sched::Class {
+            self.call_if_any(k, Op::Disable, None, &mut [task.raw.address()]);
+        }
     }
 
     fn select_task_rq(&self, k: &Kernel, task: &Task, prev: usize, wake_flags: u64) -> usize {

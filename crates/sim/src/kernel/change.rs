@@ -172,9 +172,7 @@ impl Kernel {
         task.raw.set(l::TASK_START_TIME, self.now());
         let task = Rc::new(task);
         self.tasks.borrow_mut().push(Rc::clone(&task));
-        if task.sched.get() == Sched::Class {
-            self.class().task_new(self, &task);
-        }
+        self.class().task_new(self, &task);
         id
     }
 
@@ -195,9 +193,7 @@ impl Kernel {
     }
 
     pub(super) fn task_dead(&self, task: &Task) {
-        if task.sched.get() == Sched::Class {
-            self.class().task_dead(self, task);
-        }
+        self.class().task_dead(self, task);
     }
 
     /// Takes a CPU offline or back (`sched_cpu_deactivate()`, `sched_cpu_activate()`).

@@ -26,7 +26,7 @@ static bool sleeps_soon(const struct cpu_ctx *cctx, u64 now)
 	struct task_struct *waker = bpf_get_current_task_btf();
 	struct task_ctx *tctx;
 
-	if (!bpf_in_task() || cctx->run.tid != waker->pid || vcpu_of(waker))
+	if (!bpf_in_task() || !waker->pid || cctx->run.tid != waker->pid || vcpu_of(waker))
 		return false;
 	tctx = task_ctx_of(waker);
 	return tctx && !time_before(now, tctx->distrusted_until);

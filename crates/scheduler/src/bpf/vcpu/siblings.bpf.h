@@ -191,7 +191,7 @@ static bool can_take(u32 tid, s32 cpu)
 
 	if (!p)
 		return false;
-	tctx = task_ctx_of(p);
+	tctx = try_task_ctx_of(p);
 	/* Timers count as part of init(), which may sleep. */
 	bpf_rcu_read_lock();
 	can = tctx && tctx->queued && may_run_on(p, cpu);

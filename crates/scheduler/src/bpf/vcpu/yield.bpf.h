@@ -71,7 +71,7 @@ static bool can_have(const struct offer *offer, u32 tid, s32 cpu)
 
 	if (!p)
 		return false;
-	to = task_ctx_of(p);
+	to = try_task_ctx_of(p);
 	can = to && to->queued && may_run_on(p, cpu) && may_give(offer, to, cpu);
 	bpf_task_release(p);
 	return can;
@@ -144,7 +144,7 @@ static bool give_cpu(struct task_ctx *from, u32 tid, s32 cpu, bool others, u64 f
 
 	if (!p)
 		return false;
-	to = task_ctx_of(p);
+	to = try_task_ctx_of(p);
 	if (to && to->queued) {
 		to_vtime = vtime_at(to, cpu);
 		done = may_give(&offer, to, cpu) && pull(p, to->dsq, cpu);
