@@ -42,6 +42,7 @@ struct offer {
 	u64 first_key;
 	u32 weight;
 	bool others; /* a task is next: the one with @first_key */
+	bool made;   /* make_offer() has filled it in */
 };
 
 static bool may_give(const struct offer *offer, const struct task_ctx *to, s32 cpu)
@@ -50,20 +51,29 @@ static bool may_give(const struct offer *offer, const struct task_ctx *to, s32 c
 					     to->weight, offer->first_key, &params);
 }
 
-/* The offer of the task that runs on this CPU, at this moment. */
-static void make_offer(const struct task_ctx *from, struct cpu_ctx *cctx, s32 cpu, u64 now,
+/*
+ * The offer of the task that runs on this CPU, at this moment. It goes through all DSQs near the
+ * CPU, and is made only for a thread that it could go to: a candidate may be pinned to another CPU,
+ * or on its way to one.
+ */
+static void make_offer(const struct task_ctx *from, struct cpu_ctx *cctx, s32 cpu,
 		       struct offer *offer)
 {
 	struct first first = {};
 
-	offer->vtime = hf_charge(from->vtime, time_delta(now, cctx->run.charged_at), from->weight);
+	if (offer->made)
+		return;
+	offer->made = true;
+	offer->vtime = hf_charge(from->vtime, time_delta(scx_bpf_now(), cctx->run.charged_at),
+				 from->weight);
 	offer->weight = from->weight;
 	offer->others = next_dsq(cpu, cctx, llc_of(cpu), from, &first);
 	offer->first_key = first.key - cctx->clock.offset;
 }
 
-/* Could thread @tid have this CPU, if it were given it at this moment? */
-static bool can_have(const struct offer *offer, u32 tid, s32 cpu)
+/* Could thread @tid have the CPU of @from, if it were given it at this moment? */
+static bool can_have(struct offer *offer, const struct task_ctx *from, struct cpu_ctx *cctx,
+		     u32 tid, s32 cpu)
 {
 	struct task_struct *p = bpf_task_from_pid(tid);
 	struct task_ctx *to;
@@ -72,7 +82,11 @@ static bool can_have(const struct offer *offer, u32 tid, s32 cpu)
 	if (!p)
 		return false;
 	to = try_task_ctx_of(p);
-	can = to && to->queued && may_run_on(p, cpu) && may_give(offer, to, cpu);
+	can = to && to->queued && may_run_on(p, cpu);
+	if (can) {
+		make_offer(from, cctx, cpu, offer);
+		can = may_give(offer, to, cpu);
+	}
 	bpf_task_release(p);
 	return can;
 }
@@ -108,14 +122,13 @@ static bool promise_yield(struct task_struct *from, struct task_ctx *from_ctx, u
 			find_blockers(&vm->preempted, class, &blockers);
 		note_pause_exit(vm, v, class, now);
 	}
-	make_offer(from_ctx, cctx, cpu, now, &offer);
-	candidate = can_have(&offer, candidate_tid, cpu);
+	candidate = can_have(&offer, from_ctx, cctx, candidate_tid, cpu);
 	trusted = hf_trusts_candidate(reason, &cctx->run.spin, now, vm && pause_exits_seen(vm, now),
 				      &params);
 	target = hf_yield_target(class, &blockers.siblings, candidate, trusted);
 	tid = target_tid(&blockers, target, candidate_tid);
 	if ((target == HF_TO_HOLDER || target == HF_TO_CALL_PENDING) &&
-	    !can_have(&offer, tid, cpu)) {
+	    !can_have(&offer, from_ctx, cctx, tid, cpu)) {
 		/* The blocker is out of reach from here, as if it were not known. */
 		__builtin_memset(&blockers, 0, sizeof(blockers));
 		target = hf_yield_target(class, &blockers.siblings, candidate, trusted);
@@ -136,7 +149,7 @@ static bool promise_yield(struct task_struct *from, struct task_ctx *from_ctx, u
  */
 static bool give_cpu(struct task_ctx *from, u32 tid, s32 cpu, bool others, u64 first_key)
 {
-	const struct offer offer = { from->vtime, first_key, from->weight, others };
+	const struct offer offer = { from->vtime, first_key, from->weight, others, true };
 	struct task_struct *p = bpf_task_from_pid(tid);
 	struct task_ctx *to;
 	bool done = false;

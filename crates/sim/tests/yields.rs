@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: GPL-2.0-or-later
+//! Directed yields and graces: what they cost, and when they end.
+//! One alone: `cargo test --release -p holdfast-sim --test yields NAME`.
+
+use holdfast_sim::{Cx, Machine, Op, SEC, Step, TaskId, US, hog, task};
+
+/// A vCPU that asks to yield to a sibling every 100 us.
+fn spins_for(sibling: TaskId) -> impl FnMut(&Cx<'_>) -> Step {
+    move |cx: &Cx<'_>| {
+        cx.yield_to(sibling);
+        Step::Run(100 * US)
+    }
+}
+
+/// The task that is next need not be known for a yield to a sibling that cannot have the CPU.
+#[test]
+fn yield_to_a_sibling_that_is_pinned_elsewhere_looks_into_no_dsq() {
+    let m = Machine::new(1).cpus(4).cpus_per_llc(2).boot();
+    let memory = m.memory(64);
+    let elsewhere = m.spawn_asleep(task("elsewhere", hog()).on([1]).memory(&memory));
+    let spins = m.spawn_asleep(task("spins", spins_for(elsewhere)).on([0]).memory(&memory));
+    for (index, id) in [elsewhere, spins].into_iter().enumerate() {
+        m.make_vcpu(id, &memory, index as u32, None);
+        m.wake(id);
+    }
+    for cpu in [0, 1, 1, 1] {
+        m.spawn(task("beside", hog()).on([cpu]));
+    }
+    m.run(SEC);
+    let cost = m.cost(Op::Yield);
+    println!("{cost:?}");
+    assert!(cost.calls > 1000, "{}", cost.calls);
+    // One that looks makes ten calls more, and goes through tasks.
+    assert!(cost.helpers_max <= 15 && cost.scanned == 0, "{cost:?}");
+}
