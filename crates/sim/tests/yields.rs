@@ -2,7 +2,9 @@
 //! Directed yields and graces: what they cost, and when they end.
 //! One alone: `cargo test --release -p holdfast-sim --test yields NAME`.
 
-use holdfast_sim::{Cx, Machine, Op, SEC, Step, TaskId, US, hog, task};
+use holdfast_policy::Verdict;
+use holdfast_sim::guest::Words;
+use holdfast_sim::{Cx, MS, Machine, Op, SEC, Step, TaskId, US, hog, stat, task};
 
 /// A vCPU that asks to yield to a sibling every 100 us.
 fn spins_for(sibling: TaskId) -> impl FnMut(&Cx<'_>) -> Step {
@@ -32,4 +34,29 @@ fn yield_to_a_sibling_that_is_pinned_elsewhere_looks_into_no_dsq() {
     assert!(cost.calls > 1000, "{}", cost.calls);
     // One that looks makes ten calls more, and goes through tasks.
     assert!(cost.helpers_max <= 15 && cost.scanned == 0, "{cost:?}");
+}
+
+/// Steps of grace that a vCPU has in 50 ms, from which its rival leaves in the first.
+#[test]
+fn grace_ends_when_no_task_waits_any_longer() {
+    for hz in [250, 1000] {
+        let m = Machine::new(1).cpus(2).hz(hz).boot();
+        let memory = m.memory(64);
+        memory.write_u32(0, 1);
+        let holder = m.spawn_asleep(task("holder", hog()).on([0]).memory(&memory));
+        m.make_vcpu(holder, &memory, 0, Some(Words::default()));
+        m.wake(holder);
+        m.run(SEC);
+        let rival = m.spawn(task("rival", hog()).on([0]));
+        let steps = || m.stat(stat::VERDICT + Verdict::Extend as u32);
+        while steps() == 0 {
+            m.run(10 * US);
+        }
+        m.set_affinity(rival, [1]);
+        m.run(50 * MS);
+        let verdict = |verdict: Verdict| m.stat(stat::VERDICT + verdict as u32);
+        let (steps, capped) = (steps(), verdict(Verdict::Capped));
+        println!("{hz} Hz: {steps} steps, {capped} capped");
+        assert!(steps == 1 && capped == 0, "{steps} steps, {capped} capped");
+    }
 }

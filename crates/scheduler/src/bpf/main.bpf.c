@@ -214,7 +214,7 @@ void BPF_STRUCT_OPS(holdfast_tick, struct task_struct *p)
 	if (cctx->slice.yield.kind != YIELD_NONE)
 		return;
 	/* Without contention the slice goes on: no exit from the guest to decide on its end. */
-	if (!scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) && !others_wait(cpu, cctx) &&
+	if (is_alone(cpu, cctx) &&
 	    !far_behind(cpu, tctx->vtime + cctx->clock.offset, tctx->weight, &first))
 		tick_alone(p, tctx, cpu, cctx);
 	else

@@ -65,10 +65,15 @@ static void renew_slice(struct task_struct *p, struct task_ctx *tctx, struct cpu
 	scx_bpf_task_set_slice(p, params.slice_ns);
 }
 
-/* A tick finds @p alone on @cpu: its slice goes on, or it migrates to an idle core. */
+/*
+ * A tick finds @p alone on @cpu: its slice goes on, or it migrates to an idle core. Its grace, for
+ * which its VM would pay, is over with the wait of the task that it was against.
+ */
 static void tick_alone(struct task_struct *p, struct task_ctx *tctx, s32 cpu, struct cpu_ctx *cctx)
 {
 	set_contended(cctx, false);
+	if (cctx->slice.probe.reason == PROBE_FOR_GRACE)
+		stop_probing(cctx, tctx);
 	clamp_lag(tctx);
 	cctx->run.vtime = tctx->vtime;
 	cctx->slice.migrates = should_migrate(p, cpu, cctx);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * In which DSQ a task waits, by where it may run. Interface: dsq_of(), may_run_on(),
- * others_wait(), init_llc_dsqs().
+ * others_wait(), is_alone(), init_llc_dsqs().
  *
  * There is a DSQ for each LLC, one for each CPU, and affinity DSQs for tasks that may run on some
  * CPUs of an LLC only. A CPU's own DSQ is ordered by the clock of that CPU. All others are ordered
@@ -106,7 +106,15 @@ static bool llc_waits(const struct cpu_ctx *cctx, u32 llc)
 /* Do tasks wait for @cpu, in its own DSQ or in its LLC? */
 static bool others_wait(s32 cpu, const struct cpu_ctx *cctx)
 {
-	return cctx->has_pinned || llc_waits(cctx, llc_of(cpu));
+	/* The flag says that tasks were there; only dispatch() clears it. */
+	return (cctx->has_pinned && scx_bpf_dsq_nr_queued(HF_CPU_DSQ + cpu) > 0) ||
+	       llc_waits(cctx, llc_of(cpu));
+}
+
+/* Has the task that runs on this CPU, @cpu, no other to compete with? */
+static bool is_alone(s32 cpu, const struct cpu_ctx *cctx)
+{
+	return !scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) && !others_wait(cpu, cctx);
 }
 
 /* Makes the DSQs of all LLCs. */

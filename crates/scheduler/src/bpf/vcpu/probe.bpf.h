@@ -116,12 +116,20 @@ static void tick_probe(struct task_struct *p, struct task_ctx *tctx, struct cpu_
 		scx_bpf_task_set_slice(p, 0);
 }
 
-/* A step of the grace of @p is over. True if it has another one. */
+/*
+ * A step of the grace of @p is over. True if it runs on: it has another one, or no task waits any
+ * longer for its CPU. Then its slice goes on, as at a tick.
+ */
 static bool probe_grace(struct task_struct *p, struct hf_vcpu *v, struct task_ctx *tctx,
-			struct cpu_ctx *cctx)
+			struct cpu_ctx *cctx, s32 cpu)
 {
 	struct grace_decision d;
 
+	if (is_alone(cpu, cctx)) {
+		stop_probing(cctx, tctx);
+		scx_bpf_task_set_slice(p, params.slice_ns);
+		return true;
+	}
 	decide_grace(p, v, tctx, &d);
 	if (d.step_ns && extend(p, cctx, d.step_ns))
 		return true;
@@ -150,7 +158,7 @@ static int probe_timer_fn(void *map, u32 *cpu, struct cpu_ctx *cctx)
 	v = readable_vcpu_of(p);
 	if (tctx && v) {
 		if (next->reason == PROBE_FOR_GRACE) {
-			if (probe_grace(p, v, tctx, cctx))
+			if (probe_grace(p, v, tctx, cctx, *cpu))
 				return 0;
 		} else if (!probe(p, v, tctx, cctx)) {
 			return 0;
