@@ -133,7 +133,7 @@ counters! {
         nr_probe_to_call_pending = PROBED + Target::ToCallPending as u32,
             "Probes that took the CPU of an IPI sender for a sibling with a call pending";
         nr_missed = MISSED,
-            "Yields whose target did not get the CPU: taken by another, too far ahead or pinned";
+            "Yields whose target did not get the CPU: taken, too far ahead, pinned, or not first";
     }
 }
 

@@ -250,9 +250,8 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 	if (!cctx || !tctx)
 		return;
 	charge(p, tctx, cctx, now);
-	stop_probing(cctx, tctx);
 	note_sleep(p, tctx, cctx, runnable, now);
-	cctx->run.tid = 0;
+	end_run(p, tctx, cctx);
 
 	/* A halted vCPU holds nothing. Without contention its task took nothing from others. */
 	if (!runnable) {

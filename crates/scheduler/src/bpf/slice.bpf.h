@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * The life of a slice. Interface: begin_run(), tick_alone() and end_slice().
+ * The life of a slice. Interface: begin_run(), tick_alone(), end_slice() and end_run().
  *
  * A starving task comes before all of this: run_starving(), called by dispatch(). Then a
  * pending yield comes first at the end of a slice. Without one the end is decided, and applied
@@ -99,12 +99,17 @@ struct slice_end {
 	u64 step_ns;
 };
 
+static void count_missed(struct task_struct *from)
+{
+	vm_stat_add(vm_ctx_of(vcpu_of(from)), HF_STAT_MISSED, 1);
+}
+
 /* Gives the CPU of @prev to thread @tid, unless that one is gone or too far ahead. */
 static bool give_away(struct task_struct *prev, struct task_ctx *tctx, struct cpu_ctx *cctx,
 		      const struct rival *rival, u32 tid)
 {
 	if (!give_cpu(tctx, tid, scx_bpf_task_cpu(prev), rival->waits, rival->key)) {
-		vm_stat_add(vm_ctx_of(vcpu_of(prev)), HF_STAT_MISSED, 1);
+		count_missed(prev);
 		return false;
 	}
 	stop_probing(cctx, tctx);
@@ -189,6 +194,19 @@ static bool end_slice(struct task_struct *prev, struct task_ctx *tctx, struct cp
 		return true;
 	stop_probing(cctx, tctx);
 	return false;
+}
+
+/*
+ * @p stops. A yield that end_slice() has not carried out is missed: a starving task came before it,
+ * or one of the CPU's local DSQ, or of a higher scheduling class.
+ */
+static void end_run(struct task_struct *p, struct task_ctx *tctx, struct cpu_ctx *cctx)
+{
+	stop_probing(cctx, tctx);
+	if (cctx->slice.yield.kind == YIELD_TO_THREAD)
+		count_missed(p);
+	cctx->slice.yield.kind = YIELD_NONE;
+	cctx->run.tid = 0;
 }
 
 #endif /* __SCX_HOLDFAST_SLICE_BPF_H */
