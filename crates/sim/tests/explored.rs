@@ -39,7 +39,7 @@ fn finds_a_group_that_is_left_without_a_count() {
 
 #[test]
 fn finds_a_cpu_that_idles_although_a_task_waits() {
-    let change = ("enqueue.bpf.h", "cctx->has_pinned = true;", ";");
+    let change = ("enqueue.bpf.h", "WRITE_ONCE(cctx->has_pinned, true);", ";");
     let found = first_seed(1000, "idle CPU", change);
     assert!(found.is_some());
 }

@@ -45,7 +45,7 @@ static u32 nr_blockers ALONE;
 
 /* Affinity DSQs of each LLC; see base/affinity.bpf.h. */
 #define HF_AFFINITY_DSQS 16
-/* Of each LLC: bits of its affinity DSQs that were ever used. */
+/* Of each LLC: bits of its affinity DSQs that were ever used. Set by all CPUs. */
 static u32 llc_affinity_dsqs[HF_MAX_LLCS] ALONE;
 
 /* A preempted vCPU in its VM's list. All zero: not in it. Cleared when the vCPU runs. */
@@ -56,6 +56,11 @@ struct listing {
 	bool held;    /* its class was protected, trusted or not */
 };
 
+/*
+ * Callbacks change it with the run queue of the task locked. Yields and searches of other CPUs read
+ * @vtime, @waits_since, @dsq, @cpu, @weight and @queued without: at worst they choose a task that
+ * does not wait any longer, and then the kernel does not move it.
+ */
 struct task_ctx {
 	u64 vtime;	      /* by the clock of @cpu */
 	u64 charged_ns;	      /* how much of its CPU time vtime includes */
@@ -86,7 +91,10 @@ struct {
 	__type(value, struct task_ctx);
 } task_ctxs SEC(".maps");
 
-/* Virtual time of a CPU; see base/vtime.bpf.h. */
+/*
+ * Virtual time of a CPU; see base/vtime.bpf.h. Written with its run queue locked. Other CPUs read
+ * @offset, @contended_vtime and @has_own_time without: READ_ONCE() and WRITE_ONCE().
+ */
 struct cpu_clock {
 	u64 offset;	     /* by how much the host's virtual time is ahead of this clock */
 	u64 contended_vtime; /* while @contended: virtual time of the tasks that wait */
@@ -95,14 +103,17 @@ struct cpu_clock {
 	bool has_own_time;   /* @contended_vtime counts; else the host's virtual time does */
 };
 
-/* The running task, from running() to stopping(). Other CPUs read it without a lock. */
+/*
+ * The running task, from running() to stopping(). Other CPUs read the first four without a lock:
+ * READ_ONCE() and WRITE_ONCE(), and no more than a guess as a whole.
+ */
 struct run_ctx {
 	u64 vtime; /* when it was last charged */
 	u64 charged_at;
+	u32 weight;
+	u32 tid;     /* 0: not a task of ours; cleared by stopping() */
 	u64 sync_at; /* when it said that it was about to sleep, and was trusted; 0: it did not */
 	struct hf_spin spin;
-	u32 weight;
-	u32 tid;       /* 0: not a task of ours; cleared by stopping() */
 	bool smt_busy; /* at the last tick */
 };
 
@@ -133,17 +144,23 @@ struct pending_yield {
 };
 
 /*
- * The state of one slice. begin_run() clears all of it for the next task, renew_slice() for the
- * same one. After the slice enqueue() of the task still reads @preempting; @probe and @yield end
- * before that.
+ * The state of one slice. begin_slice() clears all of it. It is the CPU's own: callbacks change it
+ * with the run queue locked, and the timer only while its vCPU is current. A callback of another
+ * CPU, which changes the task's affinity or weight, may come in between. The timer reads @reason,
+ * @tid and @kind once, and at worst asks for one reschedule too many.
  */
 struct slice_ctx {
 	struct next_probe probe;
 	struct pending_yield yield; /* ends with the slice, given or missed */
-	bool preempting;	    /* a waking task has asked for this CPU */
-	bool for_vcpu;		    /* and that task is a vCPU */
 	bool grace_over;	    /* a probe has ended the grace of this slice: no new one */
 	bool migrates;		    /* the task is to go to an idle core */
+};
+
+/* Which waking task has asked for a CPU. Any CPU may ask, in one word: WRITE_ONCE(). */
+enum wakeup_ask {
+	ASKED_BY_NONE = 0,
+	ASKED_BY_TASK,
+	ASKED_BY_VCPU,
 };
 
 /* How a CPU looks for starving tasks; see base/starving.bpf.h. */
@@ -160,7 +177,8 @@ struct cpu_ctx {
 	struct run_ctx run;
 	struct slice_ctx slice;
 	struct starving_scan starving;
-	u32 affinity_dsqs; /* bits of those of its LLC that may hold tasks for this CPU */
+	u32 asked;	   /* enum wakeup_ask, in this slice; enqueue() reads it after the slice */
+	u32 affinity_dsqs; /* bits of those of its LLC that may hold tasks for it; set by all CPUs */
 	u32 nr_scanned;	   /* tasks of the DSQ that it goes through at the moment */
 	bool has_pinned;   /* its own DSQ may hold tasks; written with its run queue locked */
 };

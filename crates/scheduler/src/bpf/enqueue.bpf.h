@@ -38,9 +38,9 @@ static bool resumes_here(struct task_struct *p, const struct task_ctx *tctx, u64
 	s32 cpu = scx_bpf_task_cpu(p);
 	struct cpu_ctx *cctx = cpu_ctx_of(cpu);
 
-	return !(enq_flags & (SCX_ENQ_WAKEUP | SCX_ENQ_REENQ)) && cctx && cctx->slice.preempting &&
-	       !cctx->slice.for_vcpu && !cctx->has_pinned && !tctx->listing.blocker &&
-	       !llc_waits(cctx, llc_of(cpu));
+	return !(enq_flags & (SCX_ENQ_WAKEUP | SCX_ENQ_REENQ)) && cctx &&
+	       READ_ONCE(cctx->asked) == ASKED_BY_TASK && !cctx->has_pinned &&
+	       !tctx->listing.blocker && !llc_waits(cctx, llc_of(cpu));
 }
 
 /*
@@ -86,14 +86,14 @@ static void wait_for_cpu(struct task_struct *p, struct task_ctx *tctx, u64 enq_f
 	key = place_in_queue(p, tctx, woken, cut_short, &boosted);
 	host_key = key + offset_of(tctx->cpu);
 	if (dsq >= HF_CPU_DSQ && (cctx = cpu_ctx_of(scx_bpf_task_cpu(p))))
-		cctx->has_pinned = true;
+		WRITE_ONCE(cctx->has_pinned, true);
 	if (woken)
 		list_woken(p, tctx);
-	tctx->dsq = dsq;
+	WRITE_ONCE(tctx->dsq, dsq);
 	/* A task that only moves from one DSQ to another has waited all the while. */
 	if (!tctx->waits_since)
-		tctx->waits_since = scx_bpf_now();
-	tctx->queued = true;
+		WRITE_ONCE(tctx->waits_since, scx_bpf_now());
+	WRITE_ONCE(tctx->queued, true);
 	/* A slice of 0 keeps what is left of the last one. */
 	scx_bpf_dsq_insert_vtime(p, dsq, cut_short ? 0 : params.slice_ns,
 				 dsq < HF_CPU_DSQ ? host_key : key, enq_flags);

@@ -100,8 +100,8 @@ s32 BPF_STRUCT_OPS(holdfast_select_cpu, struct task_struct *p, s32 prev_cpu, u64
 		note_waker(p, tctx);
 		return cpu;
 	}
-	if (waker && cpu == here && !waker->run.sync_at)
-		waker->run.sync_at = now;
+	if (waker && cpu == here && !READ_ONCE(waker->run.sync_at))
+		WRITE_ONCE(waker->run.sync_at, now);
 	/* An idle CPU needs no DSQ, and so no lock that others want. */
 	place(tctx, cpu, true);
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, params.slice_ns, 0);
@@ -135,7 +135,7 @@ void BPF_STRUCT_OPS(holdfast_dequeue, struct task_struct *p, u64 deq_flags)
 	struct task_ctx *tctx = task_ctx_of(p);
 
 	if (tctx)
-		tctx->queued = false;
+		WRITE_ONCE(tctx->queued, false);
 }
 
 void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
@@ -282,7 +282,7 @@ void BPF_STRUCT_OPS(holdfast_disable, struct task_struct *p)
 		resumed(p, tctx, scx_bpf_now());
 	tctx->class = HF_UNKNOWN;
 	tctx->by_sibling = false;
-	tctx->queued = false;
+	WRITE_ONCE(tctx->queued, false);
 }
 
 void BPF_STRUCT_OPS(holdfast_update_idle, s32 cpu, bool idle)

@@ -18,12 +18,18 @@
 #include "vcpu/probe.bpf.h"
 #include "vcpu/yield.bpf.h"
 
+static void begin_slice(struct cpu_ctx *cctx)
+{
+	cctx->slice = (struct slice_ctx){};
+	WRITE_ONCE(cctx->asked, ASKED_BY_NONE);
+}
+
 /* @p begins to run on the CPU of @cctx. */
 static void begin_run(struct task_struct *p, struct task_ctx *tctx, struct cpu_ctx *cctx, u64 now)
 {
 	u64 least;
 
-	tctx->queued = false;
+	WRITE_ONCE(tctx->queued, false);
 	tctx->by_sibling = false;
 	tctx->class = HF_UNKNOWN;
 	tctx->charged_ns = p->se.sum_exec_runtime;
@@ -39,14 +45,15 @@ static void begin_run(struct task_struct *p, struct task_ctx *tctx, struct cpu_c
 		host_time_passes(cctx, least);
 		time_here_passes(cctx, least);
 	}
-	tctx->waits_since = 0;
-	cctx->run = (struct run_ctx){
-		.vtime = tctx->vtime,
-		.charged_at = now,
-		.weight = tctx->weight,
-		.tid = p->pid,
-	};
-	cctx->slice = (struct slice_ctx){};
+	WRITE_ONCE(tctx->waits_since, 0);
+	WRITE_ONCE(cctx->run.vtime, tctx->vtime);
+	WRITE_ONCE(cctx->run.charged_at, now);
+	WRITE_ONCE(cctx->run.weight, tctx->weight);
+	WRITE_ONCE(cctx->run.tid, p->pid);
+	WRITE_ONCE(cctx->run.sync_at, 0);
+	cctx->run.spin = (struct hf_spin){};
+	cctx->run.smt_busy = false;
+	begin_slice(cctx);
 }
 
 /* @p has another slice; @alone: because its CPU is not contended. */
@@ -54,14 +61,14 @@ static void renew_slice(struct task_struct *p, struct task_ctx *tctx, struct cpu
 			bool alone)
 {
 	stop_probing(cctx, tctx);
-	cctx->slice = (struct slice_ctx){};
+	begin_slice(cctx);
 	reweigh(p, tctx);
-	cctx->run.weight = tctx->weight;
+	WRITE_ONCE(cctx->run.weight, tctx->weight);
 	if (alone)
 		clamp_lag(tctx);
 	else
 		place_among_others(tctx, scx_bpf_task_cpu(p), false);
-	cctx->run.vtime = tctx->vtime;
+	WRITE_ONCE(cctx->run.vtime, tctx->vtime);
 	scx_bpf_task_set_slice(p, params.slice_ns);
 }
 
@@ -75,7 +82,7 @@ static void tick_alone(struct task_struct *p, struct task_ctx *tctx, s32 cpu, st
 	if (cctx->slice.probe.reason == PROBE_FOR_GRACE)
 		stop_probing(cctx, tctx);
 	clamp_lag(tctx);
-	cctx->run.vtime = tctx->vtime;
+	WRITE_ONCE(cctx->run.vtime, tctx->vtime);
 	cctx->slice.migrates = should_migrate(p, cpu, cctx);
 	scx_bpf_task_set_slice(p, cctx->slice.migrates ? 0 : params.slice_ns);
 }
@@ -206,7 +213,7 @@ static void end_run(struct task_struct *p, struct task_ctx *tctx, struct cpu_ctx
 	if (cctx->slice.yield.kind == YIELD_TO_THREAD)
 		count_missed(p);
 	cctx->slice.yield.kind = YIELD_NONE;
-	cctx->run.tid = 0;
+	WRITE_ONCE(cctx->run.tid, 0);
 }
 
 #endif /* __SCX_HOLDFAST_SLICE_BPF_H */

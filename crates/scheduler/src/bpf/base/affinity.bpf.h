@@ -60,7 +60,7 @@ __noinline u64 dsq_by_affinity(struct task_struct *p __arg_trusted, s32 cpu)
 		struct cpu_ctx *cctx = cpu_ctx_of(other);
 
 		if (cctx && bpf_cpumask_test_cpu(other, p->cpus_ptr) &&
-		    !(cctx->affinity_dsqs >> nr & 1))
+		    !(READ_ONCE(cctx->affinity_dsqs) >> nr & 1))
 			__sync_fetch_and_or(&cctx->affinity_dsqs, 1U << nr);
 		other = next_in_llc(other);
 		if (other == cpu)
@@ -90,7 +90,7 @@ static u64 dsq_of(struct task_struct *p, struct task_ctx *tctx)
 /* Do tasks wait in LLC @llc that may run on the CPU of @cctx? */
 static bool llc_waits(const struct cpu_ctx *cctx, u32 llc)
 {
-	u32 dsqs = cctx->affinity_dsqs, i;
+	u32 dsqs = READ_ONCE(cctx->affinity_dsqs), i;
 
 	if (scx_bpf_dsq_nr_queued(llc))
 		return true;
@@ -107,7 +107,7 @@ static bool llc_waits(const struct cpu_ctx *cctx, u32 llc)
 static bool others_wait(s32 cpu, const struct cpu_ctx *cctx)
 {
 	/* The flag says that tasks were there; only dispatch() clears it. */
-	return (cctx->has_pinned && scx_bpf_dsq_nr_queued(HF_CPU_DSQ + cpu) > 0) ||
+	return (READ_ONCE(cctx->has_pinned) && scx_bpf_dsq_nr_queued(HF_CPU_DSQ + cpu) > 0) ||
 	       llc_waits(cctx, llc_of(cpu));
 }
 

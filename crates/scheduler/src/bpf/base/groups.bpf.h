@@ -80,7 +80,7 @@ static u32 count_active(struct group *g, bool comes)
 
 		nr += comes ? 1 : -1;
 		if (edge && comes)
-			counted = g->weight;
+			counted = READ_ONCE(g->weight);
 		new = (u64)(edge && !comes ? 0 : counted) << ACTIVE_BITS | nr;
 		if (__sync_val_compare_and_swap(&g->active, old, new) == old)
 			return edge ? counted : 0;
@@ -116,7 +116,7 @@ __noinline u32 weight_in_groups(u32 weight, u64 id)
 
 		if (!g)
 			break;
-		weight = hf_weight_in_group(weight, g->weight, g->total);
+		weight = hf_weight_in_group(weight, READ_ONCE(g->weight), READ_ONCE(g->total));
 		id = g->parent;
 	}
 	return weight < HF_WEIGHT_MIN ? HF_WEIGHT_MIN : weight;
@@ -139,13 +139,13 @@ __noinline int charge_groups(u64 id, u32 own, u32 weight, u64 ran_ns)
 
 		if (!g || !own)
 			break;
-		among_all = hf_weight_among_all(g->total, own, among_all);
+		among_all = hf_weight_among_all(READ_ONCE(g->total), own, among_all);
 		vtime = hf_scale_by_weight(ran_ns, among_all);
 		vtime += __sync_fetch_and_add(&g->vtime, vtime);
 		placed = hf_place_group(vtime, now, weight, &params);
 		if (placed != vtime)
 			__sync_val_compare_and_swap(&g->vtime, vtime, placed);
-		own = g->weight;
+		own = READ_ONCE(g->weight);
 		id = g->parent;
 	}
 	return 0;
@@ -162,10 +162,10 @@ __noinline u64 place_in_groups(u64 vtime, u64 id, u32 own, u32 weight, bool slep
 
 		if (!g || !own)
 			break;
-		among_all = hf_weight_among_all(g->total, own, among_all);
+		among_all = hf_weight_among_all(READ_ONCE(g->total), own, among_all);
 		vtime = hf_place_in_group(vtime, READ_ONCE(g->vtime), weight, among_all, slept,
 					  &params);
-		own = g->weight;
+		own = READ_ONCE(g->weight);
 		id = g->parent;
 	}
 	return vtime;

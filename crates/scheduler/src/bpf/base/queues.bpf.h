@@ -48,7 +48,7 @@ static void take_first(struct task_struct *p, u64 *key, u32 *weight)
 	const struct task_ctx *tctx = task_ctx_of(p);
 
 	*key = p->scx.dsq_vtime;
-	*weight = tctx ? tctx->weight : HF_WEIGHT_NICE0;
+	*weight = tctx ? READ_ONCE(tctx->weight) : HF_WEIGHT_NICE0;
 }
 
 /* The first task in a DSQ. */
@@ -135,7 +135,7 @@ static bool first_in_llc(u32 llc, s32 cpu, struct first *first)
 
 	first->dsq = llc;
 	found = first_for(llc, cpu, &first->key, &first->weight, false);
-	return first_by_affinity(llc, cpu, dsqs ? *dsqs : 0, found, first);
+	return first_by_affinity(llc, cpu, dsqs ? READ_ONCE(*dsqs) : 0, found, first);
 }
 
 /*
@@ -176,7 +176,7 @@ static bool next_dsq(s32 cpu, struct cpu_ctx *cctx, u32 llc, const struct task_c
 	struct first own = { .dsq = HF_CPU_DSQ + cpu };
 
 	first->dsq = llc;
-	found = first_by_affinity(llc, cpu, cctx->affinity_dsqs, found, first);
+	found = first_by_affinity(llc, cpu, READ_ONCE(cctx->affinity_dsqs), found, first);
 	if (cctx->has_pinned) {
 		if (first_in(own.dsq, &own.key, &own.weight)) {
 			own.key += cctx->clock.offset;
@@ -184,7 +184,7 @@ static bool next_dsq(s32 cpu, struct cpu_ctx *cctx, u32 llc, const struct task_c
 				*first = own;
 			found = true;
 		} else {
-			cctx->has_pinned = false;
+			WRITE_ONCE(cctx->has_pinned, false);
 		}
 	}
 	if (prev && (!found || hf_vtime_before(prev_vtime, first->key)))
@@ -240,7 +240,7 @@ static bool run_first(u64 dsq, s32 cpu, struct cpu_ctx *cctx, u32 llc)
 {
 	return scx_bpf_dsq_move_to_local(dsq, 0) ||
 	       (dsq != llc && scx_bpf_dsq_move_to_local(llc, 0)) ||
-	       take_by_affinity(llc, cctx->affinity_dsqs);
+	       take_by_affinity(llc, READ_ONCE(cctx->affinity_dsqs));
 }
 
 /*

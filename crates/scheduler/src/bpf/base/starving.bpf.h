@@ -14,7 +14,9 @@
 
 static bool is_starving(const struct task_ctx *tctx, u64 now)
 {
-	return tctx->waits_since && hf_is_starving(time_delta(now, tctx->waits_since));
+	u64 since = READ_ONCE(tctx->waits_since);
+
+	return since && hf_is_starving(time_delta(now, since));
 }
 
 /* Runs a starving task of @dsq that may run on @cpu. */
@@ -72,7 +74,7 @@ static bool run_starving(s32 cpu, struct cpu_ctx *cctx, u32 llc, u64 now)
 	from_end = scan->from_end = !scan->from_end;
 	found = cctx->has_pinned && from_end && serve_starving(own, cpu, now, from_end);
 	found = found || serve_starving(llc, cpu, now, from_end) ||
-		serve_starving_by_affinity(llc, cpu, cctx->affinity_dsqs, now, from_end);
+		serve_starving_by_affinity(llc, cpu, READ_ONCE(cctx->affinity_dsqs), now, from_end);
 	found = found || (cctx->has_pinned && !from_end && serve_starving(own, cpu, now, from_end));
 	/*
 	 * Where one task starves many may. By time and by slices: slices are longer than

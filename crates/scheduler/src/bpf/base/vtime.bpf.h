@@ -110,14 +110,14 @@ static u64 offset_of(s32 cpu)
 /* The virtual time that a task would have at @cpu. */
 static u64 vtime_at(const struct task_ctx *tctx, s32 cpu)
 {
-	u64 from, to;
+	u64 vtime = READ_ONCE(tctx->vtime), from, to;
+	s32 there = READ_ONCE(tctx->cpu);
 
-	if (tctx->cpu == cpu)
-		return tctx->vtime;
-	from = offset_of(tctx->cpu);
+	if (there == cpu)
+		return vtime;
+	from = offset_of(there);
 	to = offset_of(cpu);
-	return hf_move(tctx->vtime + from, time_at(tctx->cpu) + from, time_at(cpu) + to, &params) -
-	       to;
+	return hf_move(vtime + from, time_at(there) + from, time_at(cpu) + to, &params) - to;
 }
 
 /* Its own weight may have been changed, and other members of its group may have come or gone. */
@@ -127,8 +127,8 @@ static void reweigh(struct task_struct *p, struct task_ctx *tctx)
 
 	if (weight == tctx->weight)
 		return;
-	tctx->vtime = hf_reweigh(tctx->vtime, time_at(tctx->cpu), tctx->weight, weight);
-	tctx->weight = weight;
+	WRITE_ONCE(tctx->vtime, hf_reweigh(tctx->vtime, time_at(tctx->cpu), tctx->weight, weight));
+	WRITE_ONCE(tctx->weight, weight);
 }
 
 /*
@@ -146,9 +146,11 @@ static u64 behind_groups(const struct task_ctx *tctx, u64 vtime, bool slept)
 /* Places a task that becomes runnable on @cpu, or runs there. */
 static void place(struct task_ctx *tctx, s32 cpu, bool slept)
 {
-	tctx->vtime = vtime_at(tctx, cpu);
-	tctx->cpu = cpu;
-	tctx->vtime = hf_place(tctx->vtime, time_at(tctx->cpu), tctx->weight, slept, &params);
+	u64 vtime = vtime_at(tctx, cpu);
+
+	vtime = hf_place(vtime, time_at(cpu), tctx->weight, slept, &params);
+	WRITE_ONCE(tctx->vtime, vtime);
+	WRITE_ONCE(tctx->cpu, cpu);
 }
 
 /* The same where that CPU may be contended. Without contention groups need not be asked. */
@@ -156,7 +158,7 @@ static void place_among_others(struct task_ctx *tctx, s32 cpu, bool slept)
 {
 	place(tctx, cpu, slept);
 	if (tctx->group)
-		tctx->vtime = behind_groups(tctx, tctx->vtime, slept);
+		WRITE_ONCE(tctx->vtime, behind_groups(tctx, tctx->vtime, slept));
 }
 
 /* Places a task that was not there before. */
@@ -166,11 +168,11 @@ static void place_new(struct task_struct *p, struct task_ctx *tctx)
 	 * Behind the tasks that are there: else tasks that fork and end would never let others run.
 	 * By a slice of its own weight, not of a small part of a large group.
 	 */
-	tctx->cpu = scx_bpf_task_cpu(p);
+	WRITE_ONCE(tctx->cpu, scx_bpf_task_cpu(p));
 	tctx->vtime = time_at(tctx->cpu) +
 		      hf_scale_by_weight(params.slice_ns, p->scx.weight * HF_WEIGHT_SCALE);
 	tctx->weight = weight_of(p, tctx);
-	tctx->waits_since = 0;
+	WRITE_ONCE(tctx->waits_since, 0);
 }
 
 /*
@@ -206,11 +208,11 @@ static void charge(const struct task_struct *p, struct task_ctx *tctx, struct cp
 {
 	u64 ran_ns = p->se.sum_exec_runtime - tctx->charged_ns;
 
-	tctx->vtime = hf_charge(tctx->vtime, ran_ns, tctx->weight);
+	WRITE_ONCE(tctx->vtime, hf_charge(tctx->vtime, ran_ns, tctx->weight));
 	tctx->charged_ns = p->se.sum_exec_runtime;
 	tctx->unearned_ns += ran_ns;
-	cctx->run.vtime = tctx->vtime;
-	cctx->run.charged_at = now;
+	WRITE_ONCE(cctx->run.vtime, tctx->vtime);
+	WRITE_ONCE(cctx->run.charged_at, now);
 
 	tctx->ungrouped_ns += ran_ns;
 	if (!owes_groups(p, tctx))
@@ -242,7 +244,8 @@ static void clamp_lag(struct task_ctx *tctx)
 {
 	u32 slices = nr_llcs > 1 ? LLC_LAG_SLICES + 2 : 1;
 
-	tctx->vtime = hf_clamp_lag(tctx->vtime, time_at(tctx->cpu), tctx->weight, slices, &params);
+	WRITE_ONCE(tctx->vtime,
+		   hf_clamp_lag(tctx->vtime, time_at(tctx->cpu), tctx->weight, slices, &params));
 }
 
 #endif /* __SCX_HOLDFAST_VTIME_BPF_H */

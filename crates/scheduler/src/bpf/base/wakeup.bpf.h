@@ -26,7 +26,8 @@ static bool sleeps_soon(const struct cpu_ctx *cctx, u64 now)
 	struct task_struct *waker = bpf_get_current_task_btf();
 	struct task_ctx *tctx;
 
-	if (!bpf_in_task() || !waker->pid || cctx->run.tid != waker->pid || vcpu_of(waker))
+	if (!bpf_in_task() || !waker->pid || READ_ONCE(cctx->run.tid) != waker->pid ||
+	    vcpu_of(waker))
 		return false;
 	tctx = task_ctx_of(waker);
 	return tctx && !time_before(now, tctx->distrusted_until);
@@ -52,16 +53,16 @@ static void note_sleep(const struct task_struct *p, struct task_ctx *tctx,
 		       const struct cpu_ctx *cctx, bool runnable, u64 now)
 {
 	bool goes_on = !runnable && !p->__state;
+	u64 sync_at = READ_ONCE(cctx->run.sync_at);
 
-	if (cctx->run.sync_at && (goes_on || time_delta(now, cctx->run.sync_at) > SLEEPS_SOON_NS))
+	if (sync_at && (goes_on || time_delta(now, sync_at) > SLEEPS_SOON_NS))
 		tctx->distrusted_until = now + DISTRUSTED_FOR_NS;
 }
 
 /* A waking task is to have the CPU of @cctx. */
 static void ask_for_cpu(struct cpu_ctx *cctx, bool for_vcpu)
 {
-	cctx->slice.preempting = true;
-	cctx->slice.for_vcpu = for_vcpu;
+	WRITE_ONCE(cctx->asked, for_vcpu ? ASKED_BY_VCPU : ASKED_BY_TASK);
 }
 
 /*
@@ -80,12 +81,13 @@ static void wakeup_preempt(struct task_struct *p, u64 key, u32 weight, bool by_s
 		u64 vtime;
 
 		cctx = cpu_ctx_of(cpu);
-		if (cctx && cctx->run.tid && !cctx->slice.preempting &&
+		if (cctx && READ_ONCE(cctx->run.tid) && READ_ONCE(cctx->asked) == ASKED_BY_NONE &&
 		    bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
 			/* Clocks are cached: that CPU's may be ahead of this one's. */
-			vtime = hf_charge(
-				READ_ONCE(cctx->run.vtime) + READ_ONCE(cctx->clock.offset),
-				time_delta(now, READ_ONCE(cctx->run.charged_at)), cctx->run.weight);
+			vtime = hf_charge(READ_ONCE(cctx->run.vtime) +
+						  READ_ONCE(cctx->clock.offset),
+					  time_delta(now, READ_ONCE(cctx->run.charged_at)),
+					  READ_ONCE(cctx->run.weight));
 			if (victim < 0 || hf_vtime_before(victim_vtime, vtime)) {
 				victim = cpu;
 				victim_vtime = vtime;

@@ -145,19 +145,20 @@ static int probe_timer_fn(void *map, u32 *cpu, struct cpu_ctx *cctx)
 {
 	struct task_struct *p = bpf_get_current_task_btf();
 	struct next_probe *next = &cctx->slice.probe;
+	enum probe_reason reason = READ_ONCE(next->reason);
 	struct task_ctx *tctx;
 	struct hf_vcpu *v;
 
-	if (!p->pid || next->reason == PROBE_NONE || next->tid != p->pid)
+	if (!p->pid || reason == PROBE_NONE || READ_ONCE(next->tid) != p->pid)
 		return 0;
 	/* It gives its CPU away already. */
-	if (cctx->slice.yield.kind != YIELD_NONE)
+	if (READ_ONCE(cctx->slice.yield.kind) != YIELD_NONE)
 		return 0;
 
 	tctx = task_ctx_of(p);
 	v = readable_vcpu_of(p);
 	if (tctx && v) {
-		if (next->reason == PROBE_FOR_GRACE) {
+		if (reason == PROBE_FOR_GRACE) {
 			if (probe_grace(p, v, tctx, cctx, *cpu))
 				return 0;
 		} else if (!probe(p, v, tctx, cctx)) {

@@ -143,12 +143,12 @@ static void list_preempted(struct hf_preempted *list, const struct hf_vcpu *v, e
 		return;
 	/* From another vCPU in this slot, or from a search that ran while this one resumed. */
 	forget_why(list, 1ULL << slot);
-	w->tid = v->tid;
-	w->qnode_hva = v->qnode_hva;
-	w->call_queue_hva = v->call_queue_hva;
-	w->direct_map_hva = v->direct_map_hva;
-	w->slot_hva = v->slot_hva;
-	w->slot_len = v->slot_len;
+	WRITE_ONCE(w->tid, v->tid);
+	WRITE_ONCE(w->qnode_hva, v->qnode_hva);
+	WRITE_ONCE(w->call_queue_hva, v->call_queue_hva);
+	WRITE_ONCE(w->direct_map_hva, v->direct_map_hva);
+	WRITE_ONCE(w->slot_hva, v->slot_hva);
+	WRITE_ONCE(w->slot_len, v->slot_len);
 	if (class == HF_HEAD)
 		__sync_fetch_and_or(&list->heads, 1ULL << slot);
 	else if (hf_is_protected(class))
@@ -163,7 +163,7 @@ static void unlist_preempted(struct hf_preempted *list, const struct hf_vcpu *v)
 	u32 slot = slot_of(v);
 	struct hf_listed *w = MEMBER_VPTR(list->slots, [slot]);
 
-	if (!w || w->tid != v->tid)
+	if (!w || READ_ONCE(w->tid) != v->tid)
 		return;
 	__sync_fetch_and_and(&list->listed, ~(1ULL << slot));
 	forget_why(list, 1ULL << slot);
@@ -194,7 +194,7 @@ static bool can_take(u32 tid, s32 cpu)
 	tctx = try_task_ctx_of(p);
 	/* Timers count as part of init(), which may sleep. */
 	bpf_rcu_read_lock();
-	can = tctx && tctx->queued && may_run_on(p, cpu);
+	can = tctx && READ_ONCE(tctx->queued) && may_run_on(p, cpu);
 	bpf_rcu_read_unlock();
 	bpf_task_release(p);
 	return can;
@@ -206,24 +206,25 @@ static bool can_take(u32 tid, s32 cpu)
  */
 static u32 find_owner(struct hf_preempted *list, u32 from)
 {
-	u64 waiters = list->waiters;
+	u64 waiters = READ_ONCE(list->waiters);
 	int i;
 
 	bpf_for (i, 0, SIBLING_SCAN) {
 		struct hf_qnode qnode;
 		struct hf_listed *w;
 		u32 slot;
+		u64 hva;
 
 		if (!waiters)
 			break;
 		slot = take_slot(&waiters, from);
 		w = MEMBER_VPTR(list->slots, [slot]);
-		if (!w || !w->qnode_hva ||
-		    bpf_probe_read_user(&qnode, sizeof(qnode), (void *)w->qnode_hva))
+		hva = w ? READ_ONCE(w->qnode_hva) : 0;
+		if (!hva || bpf_probe_read_user(&qnode, sizeof(qnode), (void *)hva))
 			continue;
 		if (qnode.count && qnode.locked) {
 			__sync_fetch_and_or(&list->heads, 1ULL << (slot % HF_VM_SLOTS));
-			return w->tid;
+			return READ_ONCE(w->tid);
 		}
 	}
 	return 0;
@@ -235,15 +236,15 @@ static u32 find_owner(struct hf_preempted *list, u32 from)
  */
 static u32 find_holder(struct hf_preempted *list, u32 from, s32 cpu, bool *next)
 {
-	u64 holders = list->holders & list->listed;
+	u64 listed = READ_ONCE(list->listed), holders = READ_ONCE(list->holders) & listed;
 	u32 tid = 0;
 	int i;
 
 	*next = !holders;
 	if (!holders)
-		holders = list->heads & list->listed;
+		holders = READ_ONCE(list->heads) & listed;
 	if (!holders)
-		return list->waiters ? find_owner(list, from) : 0;
+		return READ_ONCE(list->waiters) ? find_owner(list, from) : 0;
 	bpf_for (i, 0, SIBLING_SCAN) {
 		struct hf_listed *w;
 
@@ -252,7 +253,7 @@ static u32 find_holder(struct hf_preempted *list, u32 from, s32 cpu, bool *next)
 		w = MEMBER_VPTR(list->slots, [take_slot(&holders, from)]);
 		if (!w)
 			continue;
-		tid = w->tid;
+		tid = READ_ONCE(w->tid);
 		if (can_take(tid, cpu))
 			break;
 	}
@@ -262,7 +263,7 @@ static u32 find_holder(struct hf_preempted *list, u32 from, s32 cpu, bool *next)
 /* The thread of a preempted vCPU with a call pending that its sender spins for; 0: none. */
 static u32 find_call_pending(struct hf_preempted *list, u32 from)
 {
-	u64 listed = list->listed;
+	u64 listed = READ_ONCE(list->listed);
 	int i;
 
 	bpf_for (i, 0, SIBLING_SCAN) {
@@ -271,9 +272,10 @@ static u32 find_call_pending(struct hf_preempted *list, u32 from)
 		if (!listed)
 			break;
 		w = MEMBER_VPTR(list->slots, [take_slot(&listed, from)]);
-		if (w && has_call_pending(w->call_queue_hva, w->direct_map_hva, w->slot_hva,
-					  w->slot_len))
-			return w->tid;
+		if (w &&
+		    has_call_pending(READ_ONCE(w->call_queue_hva), READ_ONCE(w->direct_map_hva),
+				     READ_ONCE(w->slot_hva), READ_ONCE(w->slot_len)))
+			return READ_ONCE(w->tid);
 	}
 	return 0;
 }
@@ -296,7 +298,7 @@ __noinline int find_blockers(struct hf_preempted *list __arg_nonnull, u32 class,
 	u32 from = bpf_get_prandom_u32();
 
 	__builtin_memset(s, 0, sizeof(*s));
-	if (class == HF_UNKNOWN || !list->listed)
+	if (class == HF_UNKNOWN || !READ_ONCE(list->listed))
 		return 0;
 	/* A preemptible vCPU waits for no call. */
 	if (class != HF_PREEMPTIBLE)
@@ -304,7 +306,7 @@ __noinline int find_blockers(struct hf_preempted *list __arg_nonnull, u32 class,
 	s->holder_tid = find_holder(list, from, cpu, &s->siblings.next);
 	s->siblings.call_pending = s->call_pending_tid;
 	s->siblings.holder = s->holder_tid;
-	s->siblings.waiter = list->waiters;
+	s->siblings.waiter = READ_ONCE(list->waiters);
 	return 0;
 }
 
@@ -325,12 +327,12 @@ static void note_pause_exit(struct hf_vm_ctx *vm, const struct hf_vcpu *v, enum 
 	    bpf_probe_read_user(&cpu, sizeof(cpu), (void *)(v->qnode_hva + HF_PV_NODE_CPU)))
 		return;
 	if (cpu)
-		vm->pause_exit_at = now;
+		WRITE_ONCE(vm->pause_exit_at, now);
 }
 
 static bool pause_exits_seen(const struct hf_vm_ctx *vm, u64 now)
 {
-	return time_delta(now, vm->pause_exit_at) < PAUSE_EXITS_SEEN_NS;
+	return time_delta(now, READ_ONCE(vm->pause_exit_at)) < PAUSE_EXITS_SEEN_NS;
 }
 
 /* The thread that a yield to @target goes to; 0: none. */

@@ -48,7 +48,7 @@ struct offer {
 static bool may_give(const struct offer *offer, const struct task_ctx *to, s32 cpu)
 {
 	return !offer->others || hf_may_give(offer->vtime, offer->weight, vtime_at(to, cpu),
-					     to->weight, offer->first_key, &params);
+					     READ_ONCE(to->weight), offer->first_key, &params);
 }
 
 /*
@@ -82,7 +82,7 @@ static bool can_have(struct offer *offer, const struct task_ctx *from, struct cp
 	if (!p)
 		return false;
 	to = try_task_ctx_of(p);
-	can = to && to->queued && may_run_on(p, cpu);
+	can = to && READ_ONCE(to->queued) && may_run_on(p, cpu);
 	if (can) {
 		make_offer(from, cctx, cpu, offer);
 		can = may_give(offer, to, cpu);
@@ -158,13 +158,13 @@ static bool give_cpu(struct task_ctx *from, u32 tid, s32 cpu, bool others, u64 f
 	if (!p)
 		return false;
 	to = try_task_ctx_of(p);
-	if (to && to->queued) {
+	if (to && READ_ONCE(to->queued)) {
 		to_vtime = vtime_at(to, cpu);
-		done = may_give(&offer, to, cpu) && pull(p, to->dsq, cpu);
+		done = may_give(&offer, to, cpu) && pull(p, READ_ONCE(to->dsq), cpu);
 		if (done) {
 			hf_swap_places(&from->vtime, from->weight, &to_vtime, to->weight);
-			to->vtime = to_vtime;
-			to->cpu = cpu;
+			WRITE_ONCE(to->vtime, to_vtime);
+			WRITE_ONCE(to->cpu, cpu);
 		}
 	}
 	bpf_task_release(p);
