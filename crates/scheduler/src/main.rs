@@ -52,6 +52,9 @@ const EXIT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const TOPOLOGY_LIMIT: Duration = Duration::from_secs(2);
 const TOPOLOGY_RETRY: Duration = Duration::from_millis(100);
 
+/// Kernel functions that queue the tasks of a local DSQ again in any context.
+const REENQUEUE_FROM_ANYWHERE: [&str; 2] = ["scx_bpf_reenqueue_local___v2", "scx_bpf_dsq_reenq"];
+
 const NO_VCPUS: &str =
     "cannot find vCPUs (holdfast doctor may know why; --no-guest-knowledge goes without)";
 
@@ -320,9 +323,10 @@ fn load<'a>(
         | *compat::SCX_OPS_ENQ_LAST
         | *compat::SCX_OPS_ENQ_MIGRATION_DISABLED
         | *compat::SCX_OPS_KEEP_BUILTIN_IDLE;
-    // Linux is about to remove it: since 7.0 real-time tasks do not starve the others of a CPU.
-    if !compat::struct_has_field("sched_ext_ops", "cpu_release")? {
+    // Linux 6.19 deprecates ops.cpu_release and has the first of these, Linux 7.1 the second.
+    if REENQUEUE_FROM_ANYWHERE.iter().any(|name| compat::ksym_exists(name).unwrap_or(false)) {
         skel.struct_ops.holdfast_ops_mut().cpu_release = std::ptr::null_mut();
+        skel.progs.holdfast_sched_switch.set_autoload(true);
     }
     // Older kernels: groups keep the `cpu.idle` that they had when the scheduler was loaded.
     if !compat::struct_has_field("sched_ext_ops", "cgroup_set_idle")? {

@@ -18,6 +18,7 @@ enum sim_layout {
 	TASK_FLAGS = at(task_struct, flags),
 	TASK_STATE = at(task_struct, __state),
 	TASK_POLICY = at(task_struct, policy),
+	TASK_PRIO = at(task_struct, prio),
 	TASK_CPUS_PTR = at(task_struct, cpus_ptr),
 	TASK_CPUS_MASK = at(task_struct, cpus_mask),
 	TASK_NR_CPUS_ALLOWED = at(task_struct, nr_cpus_allowed),

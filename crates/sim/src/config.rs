@@ -54,6 +54,7 @@ impl KernelVersion {
             | "scx_bpf_dsq_insert___v2___compat"
             | "scx_bpf_dsq_move_to_local___v2___compat"
             | "scx_bpf_task_set_slice___new"
+            | "scx_bpf_dsq_reenq___compat"
             | "scx_bpf_dsq_peek" => self >= Self::V7_2,
             _ => false,
         }

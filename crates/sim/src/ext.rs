@@ -54,11 +54,14 @@ pub enum Op {
     DumpTask,
     /// A BPF timer, which is no callback.
     Timer,
+    /// The program at the tracepoint `sched_switch`, which is none either.
+    SchedSwitch,
 }
 
-const NR_OPS: usize = Op::Timer as usize + 1;
+const NR_OPS: usize = Op::SchedSwitch as usize + 1;
+const NR_CALLBACKS: usize = Op::Timer as usize;
 
-const OFFSETS: [u32; NR_OPS - 1] = [
+const OFFSETS: [u32; NR_CALLBACKS] = [
     l::OPS_SELECT_CPU,
     l::OPS_ENQUEUE,
     l::OPS_DEQUEUE,
@@ -151,7 +154,9 @@ struct ExtRq {
 /// sets: ALLOW_QUEUED_WAKEUP, ENQ_EXITING, ENQ_LAST, ENQ_MIGRATION_DISABLED, KEEP_BUILTIN_IDLE.
 pub(crate) struct Ext {
     pub(crate) object: Object,
-    ops: [u64; NR_OPS - 1],
+    ops: [u64; NR_CALLBACKS],
+    /// The program at the tracepoint of that name.
+    sched_switch: Option<u64>,
     pub(crate) bpf: Bpf,
     pub(crate) idle: Idle,
     user_dsqs: RefCell<BTreeMap<u64, Rc<Dsq>>>,
@@ -171,7 +176,13 @@ impl Ext {
         let table = object.symbol("holdfast_ops").ok_or("the scheduler has no holdfast_ops")?;
         // SAFETY: a struct sched_ext_ops, whose callbacks are pointers at these offsets.
         let read = |offset: u32| unsafe { ((table + u64::from(offset)) as *const u64).read() };
-        let ops = OFFSETS.map(read);
+        let mut ops = OFFSETS.map(read);
+        let mut sched_switch = None;
+        // As load() of `main.rs` does.
+        if config.kernel.has("scx_bpf_dsq_reenq___compat") {
+            ops[Op::CpuRelease as usize] = 0;
+            sched_switch = object.symbol("holdfast_sched_switch");
+        }
         // Callbacks come before everything else; exit() is not called.
         let others = (0..l::OPS_DISPATCH_MAX_BATCH)
             .step_by(8)
@@ -185,6 +196,7 @@ impl Ext {
         Ok(Box::new(Self {
             object,
             ops,
+            sched_switch,
             bpf: Bpf::default(),
             idle: Idle::new(config),
             user_dsqs: RefCell::default(),
@@ -246,8 +258,18 @@ impl Ext {
 
     /// Calls a callback, with the lock of run queue `rq` held.
     fn call(&self, k: &Kernel, op: Op, rq: Option<usize>, args: &mut [u64]) -> u64 {
+        self.call_at(k, self.ops[op as usize], op, rq, args)
+    }
+
+    fn call_at(
+        &self,
+        k: &Kernel,
+        address: u64,
+        op: Op,
+        rq: Option<usize>,
+        args: &mut [u64],
+    ) -> u64 {
         type Callback = unsafe extern "C-unwind" fn(*mut u64) -> u64;
-        let address = self.ops[op as usize];
         self.measured(k, op, || {
             let outer = self.rqs[k.this_cpu()].locked.replace(rq);
             // SAFETY: a callback of the scheduler; BPF_PROG() takes its arguments as an array.

@@ -257,5 +257,7 @@ calls! {
     fn bpf_iter_scx_dsq_next(k, ext, iter: *mut u64) -> u64 { ext.iter_next(k, iter) }
     fn bpf_iter_scx_dsq_destroy(_, _, _iter: *mut u64) {}
     fn scx_bpf_dsq_peek(k, ext, dsq: u64) -> u64 { ext.peek(k, dsq) }
+    // The scheduler passes its CPU's local DSQ, and no flags.
+    fn scx_bpf_dsq_reenq___compat(k, ext, _dsq: u64, _flags: u64) { ext.reenqueue_local(k); }
     fn scx_bpf_reenqueue_local___v1(k, ext) -> u32 { ext.reenqueue_local(k) }
 }

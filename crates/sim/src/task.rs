@@ -101,6 +101,15 @@ impl Task {
             Policy::Stop => (Sched::Stop, 100),
         };
         raw.set(l::TASK_SCX_WEIGHT, weight);
+        // `p->prio`: below MAX_RT_PRIO (100) for those of higher classes.
+        raw.set(
+            l::TASK_PRIO,
+            match sched {
+                Sched::Class => 120,
+                Sched::Rt(priority) => 99 - i32::from(priority),
+                Sched::Stop => 0,
+            },
+        );
         let task = Self {
             id: TaskId(u32::MAX),
             name,

@@ -2,7 +2,9 @@
 //! Shares of tasks and groups.
 //! One alone: `cargo test --release -p holdfast-sim --test shares NAME`.
 
-use holdfast_sim::{Explore, MS, Machine, SEC, Source, US, hog, napper, pair, task};
+use holdfast_sim::{
+    Explore, KernelVersion, MS, Machine, Policy, SEC, Source, US, hog, napper, pair, periodic, task,
+};
 
 #[test]
 fn tasks_share_by_weight() {
@@ -73,4 +75,38 @@ fn the_same_seed_gives_the_same_run() {
     };
     assert_eq!(run(7), run(7));
     assert_ne!(run(7), run(8));
+}
+
+/// The longest wait of tasks that a real-time task displaces from a CPU while others are free.
+fn wait_of_the_displaced(kernel: KernelVersion, source: Source) -> u64 {
+    let machine = Machine::new(1).cpus(4).kernel(kernel).source(source).boot();
+    let displaced: Vec<_> = (0..4)
+        .map(|nr| machine.spawn(task(format!("task{nr}"), napper(3 * MS, 500 * US))))
+        .collect();
+    // Short kernel threads push tasks to the local DSQ of their CPU.
+    machine.spawn(task("kworker", periodic(50 * US, 300 * US)).kthread().on([0]));
+    machine.spawn(task("rt", periodic(40 * MS, 7 * MS)).policy(Policy::Fifo(10)).on([0]));
+    machine.run(20 * SEC);
+    displaced.iter().map(|id| machine.longest_wait_ns(*id)).max().unwrap_or(0) / MS
+}
+
+#[test]
+fn a_task_that_a_real_time_task_displaces_goes_elsewhere() {
+    for kernel in [KernelVersion::V6_12, KernelVersion::V6_16, KernelVersion::V7_2] {
+        let wait_ms = wait_of_the_displaced(kernel, Source::Tree);
+        assert!(wait_ms < 20, "{kernel:?}: {wait_ms} ms");
+    }
+}
+
+/// By ops.cpu_release, or by the tracepoint where the kernel has what that needs.
+#[test]
+fn a_task_waits_for_the_end_of_a_real_time_task_that_nothing_tells_of() {
+    for (kernel, call) in [
+        (KernelVersion::V6_12, "\t\tscx_bpf_reenqueue_local();"),
+        (KernelVersion::V7_2, "\t\tscx_bpf_reenqueue_local_from_anywhere();"),
+    ] {
+        let source = Source::patched("main.bpf.c", call, "\t\t;").unwrap();
+        let wait_ms = wait_of_the_displaced(kernel, source);
+        assert!(wait_ms >= 39, "{kernel:?}: {wait_ms} ms");
+    }
 }

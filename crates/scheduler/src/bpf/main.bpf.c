@@ -39,6 +39,9 @@
 #include "vcpu/siblings.bpf.h"
 #include "vcpu/yield.bpf.h"
 
+/* include/linux/sched/prio.h: real-time and deadline tasks are below. */
+#define MAX_RT_PRIO 100
+
 char _license[] SEC("license") = "GPL";
 
 UEI_DEFINE(uei);
@@ -292,14 +295,29 @@ void BPF_STRUCT_OPS(holdfast_update_idle, s32 cpu, bool idle)
 }
 
 /*
- * A real-time task takes @cpu, for as long as it likes. Tasks that waited there are in the CPU's
+ * A real-time task takes a CPU, for as long as it likes. Tasks that waited there are in the CPU's
  * local DSQ, where neither another CPU nor a yield of a sibling finds them: they are queued again.
+ * But kernel threads (RCU's, of interrupts, the stopper) are short, and come often.
+ *
+ * Since v6.19 tasks may be queued again from anywhere, ops.cpu_release is deprecated, and
+ * load() in main.rs takes the tracepoint in its place. It may go with the last kernel before that.
  */
 void BPF_STRUCT_OPS(holdfast_cpu_release, s32 cpu, struct scx_cpu_release_args *args)
 {
-	/* But kernel threads (RCU's, of interrupts, the stopper) are short, and come often. */
 	if (!(args->task->flags & PF_KTHREAD))
 		scx_bpf_reenqueue_local();
+}
+
+SEC("?tp_btf/sched_switch")
+int BPF_PROG(holdfast_sched_switch, bool preempt, struct task_struct *prev,
+	     struct task_struct *next)
+{
+	/* Nearly every switch ends here. */
+	if (next->prio >= MAX_RT_PRIO)
+		return 0;
+	if (prev->prio >= MAX_RT_PRIO && prev->pid && !(next->flags & PF_KTHREAD))
+		scx_bpf_reenqueue_local_from_anywhere();
+	return 0;
 }
 
 s32 BPF_STRUCT_OPS_SLEEPABLE(holdfast_cgroup_init, struct cgroup *cgrp,

@@ -74,7 +74,12 @@ impl Ext {
         false
     }
 
-    fn switch_class(&self, k: &Kernel, rq: usize, next: &Task) {
+    fn switch_class(&self, k: &Kernel, rq: usize, prev: &Task, next: &Task) {
+        // The tracepoint comes later, in the same switch, and with each one.
+        if let Some(address) = self.sched_switch {
+            let mut args = [1, prev.raw.address(), next.raw.address(), 0];
+            self.call_at(k, address, Op::SchedSwitch, Some(rq), &mut args);
+        }
         if self.rqs[rq].cpu_released.replace(true) {
             return;
         }
@@ -180,7 +185,7 @@ impl Class for Ext {
             }
         }
         if let Some(next) = next.filter(|next| next.sched.get() != Sched::Class) {
-            self.switch_class(k, cpu, next);
+            self.switch_class(k, cpu, task, next);
         }
     }
 
