@@ -28,7 +28,6 @@ fn an_idle_cpu_does_not_walk_tasks_pinned_to_another_node() {
 
 /// Sets of CPUs that tasks had once cost nothing after these tasks are gone.
 #[test]
-#[ignore = "a known fault: bits of affinity DSQs are never cleared"]
 fn affinity_sets_that_are_gone_cost_nothing() {
     let helpers_of = |sets: usize| {
         let machine = Machine::new(1).cpus(8).boot();

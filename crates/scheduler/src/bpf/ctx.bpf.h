@@ -45,8 +45,10 @@ static u32 nr_blockers ALONE;
 
 /* Affinity DSQs of each LLC; see base/affinity.bpf.h. */
 #define HF_AFFINITY_DSQS 16
-/* Of each LLC: bits of its affinity DSQs that were ever used. Set by all CPUs. */
+/* Of each LLC: bits of its affinity DSQs that are in use. Written by all CPUs. */
 static u32 llc_affinity_dsqs[HF_MAX_LLCS] ALONE;
+/* When a task last came to each affinity DSQ, to within USED_STEP_NS. Written by all CPUs. */
+static u64 affinity_used_at[HF_MAX_LLCS * HF_AFFINITY_DSQS] ALONE;
 
 /* A preempted vCPU in its VM's list. All zero: not in it. Cleared when the vCPU runs. */
 struct listing {
@@ -178,7 +180,7 @@ struct cpu_ctx {
 	struct slice_ctx slice;
 	struct starving_scan starving;
 	u32 asked;	   /* enum wakeup_ask, in this slice; enqueue() reads it after the slice */
-	u32 affinity_dsqs; /* bits of those of its LLC that may hold tasks for it; set by all CPUs */
+	u32 affinity_dsqs; /* bits of those of its LLC that ever had tasks for it; set by all CPUs */
 	u32 nr_scanned;	   /* tasks of the DSQ that it goes through at the moment */
 	bool has_pinned;   /* its own DSQ may hold tasks; written with its run queue locked */
 };

@@ -85,8 +85,13 @@ static void wait_for_cpu(struct task_struct *p, struct task_ctx *tctx, u64 enq_f
 		note_waker(p, tctx);
 	key = place_in_queue(p, tctx, woken, cut_short, &boosted);
 	host_key = key + offset_of(tctx->cpu);
-	if (dsq >= HF_CPU_DSQ && (cctx = cpu_ctx_of(scx_bpf_task_cpu(p))))
-		WRITE_ONCE(cctx->has_pinned, true);
+	if (dsq >= HF_CPU_DSQ) {
+		cctx = cpu_ctx_of(scx_bpf_task_cpu(p));
+		if (cctx)
+			WRITE_ONCE(cctx->has_pinned, true);
+	} else if (dsq >= HF_FIRST_AFFINITY_DSQ) {
+		use_affinity_dsq(dsq);
+	}
 	if (woken)
 		list_woken(p, tctx);
 	WRITE_ONCE(tctx->dsq, dsq);

@@ -156,6 +156,9 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (tctx)
 		charge(prev, tctx, cctx, now);
+	/* Once a second. */
+	if (now / FORGET_AFTER_NS != cctx->clock.dispatched_at / FORGET_AFTER_NS)
+		forget_affinity_dsqs(llc, now);
 	check_own_time_when_due(cctx, now);
 
 	rival.waits = next_dsq(cpu, cctx, llc, tctx, &first);

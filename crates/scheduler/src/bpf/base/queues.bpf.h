@@ -176,7 +176,7 @@ static bool next_dsq(s32 cpu, struct cpu_ctx *cctx, u32 llc, const struct task_c
 	struct first own = { .dsq = HF_CPU_DSQ + cpu };
 
 	first->dsq = llc;
-	found = first_by_affinity(llc, cpu, READ_ONCE(cctx->affinity_dsqs), found, first);
+	found = first_by_affinity(llc, cpu, affinity_dsqs_of(cctx, llc), found, first);
 	if (cctx->has_pinned) {
 		if (first_in(own.dsq, &own.key, &own.weight)) {
 			own.key += cctx->clock.offset;
@@ -240,7 +240,7 @@ static bool run_first(u64 dsq, s32 cpu, struct cpu_ctx *cctx, u32 llc)
 {
 	return scx_bpf_dsq_move_to_local(dsq, 0) ||
 	       (dsq != llc && scx_bpf_dsq_move_to_local(llc, 0)) ||
-	       take_by_affinity(llc, READ_ONCE(cctx->affinity_dsqs));
+	       take_by_affinity(llc, affinity_dsqs_of(cctx, llc));
 }
 
 /*
