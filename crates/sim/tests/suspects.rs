@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Costs and waits that a reader of the scheduler suspects to be unbounded.
 
-use holdfast_sim::{CpuSet, FOREVER, MS, Machine, Op, SEC, Step, US, hog, periodic, task};
+use holdfast_sim::{
+    CpuSet, FOREVER, KernelVersion, MS, Machine, Op, SEC, Step, US, hog, napper, periodic, task,
+};
 
 /// An idle CPU helps other LLCs. Tasks there that may not leave their node must not be walked each
 /// time the CPU goes idle.
@@ -96,4 +98,54 @@ fn a_dispatch_on_a_large_host_costs_little_more() {
     let (small, large) = (helpers_of(2, 2), helpers_of(256, 32));
     println!("{small:.1} calls, turns and steps in a dispatch with 2 CPUs, {large:.1} with 256");
     assert!(large < small * 1.5, "{small:.1} and {large:.1}");
+}
+
+/// A dispatch looks at other LLCs for a task that has fallen behind, and they may have many DSQs.
+#[test]
+fn affinity_sets_of_another_llc_cost_a_dispatch_little() {
+    let helpers_of = |kernel, sets: bool| {
+        let machine = Machine::new(1).cpus(12).cpus_per_llc(6).kernel(kernel).boot();
+        for nr in 0..40 {
+            let set = if sets { nr + 3 } else { 63 };
+            let cpus = (0..6).filter(|cpu| set >> cpu & 1 != 0).map(|cpu| cpu + 6);
+            machine.spawn(task("there", hog()).on(cpus));
+        }
+        // So many that none of these CPUs idles, and helps others.
+        for _ in 0..24 {
+            machine.spawn(task("here", periodic(100 * US, 60 * US)).on(0..6));
+        }
+        machine.run(SEC);
+        machine.clear_costs();
+        machine.run(SEC);
+        let cost = machine.cost(Op::Dispatch);
+        println!("{kernel:?}, sets: {sets}: {cost:?}");
+        assert!(cost.calls > 20_000, "{}", cost.calls);
+        cost.helpers as f64 / cost.calls as f64
+    };
+    for kernel in [KernelVersion::V6_12, KernelVersion::V7_2] {
+        let (none, many) = (helpers_of(kernel, false), helpers_of(kernel, true));
+        println!("helpers per dispatch: {none:.1} without sets, {many:.1} with");
+        assert!(many < none * 2.0, "{kernel:?}: {none:.1} and {many:.1}");
+    }
+}
+
+/// All CPUs read the host's virtual time, and each write takes the cache line from all of them.
+#[test]
+fn time_of_a_large_host_is_written_in_steps() {
+    let machine = Machine::new(5).cpus(64).cpus_per_llc(16).boot();
+    for nr in 0..256 {
+        machine.spawn(task(format!("task{nr}"), napper(2 * MS, 2 * MS)));
+    }
+    machine.run(500 * MS);
+    let time = || machine.variable::<u64>("vtime_now").expect("it is there");
+    let (start, switches) = (time(), machine.totals().nr_switches);
+    let (mut writes, mut last) = (0, start);
+    for _ in 0..20_000 {
+        machine.run(5 * US);
+        writes += u64::from(time() != last);
+        last = time();
+    }
+    let (passed, switches) = (last - start, machine.totals().nr_switches - switches);
+    println!("{writes} writes in {} us and {switches} switches", passed / US);
+    assert!(passed > 10 * MS && writes <= passed / (60 * US) + 1, "{writes} in {passed} ns");
 }

@@ -182,6 +182,7 @@ struct cpu_ctx {
 	u32 asked;	   /* enum wakeup_ask, in this slice; enqueue() reads it after the slice */
 	u32 affinity_dsqs; /* bits of those of its LLC that ever had tasks for it; set by all CPUs */
 	u32 nr_scanned;	   /* tasks of the DSQ that it goes through at the moment */
+	u64 far_due_at;	   /* when it looks next for an LLC that has fallen behind */
 	bool has_pinned;   /* its own DSQ may hold tasks; written with its run queue locked */
 };
 

@@ -161,7 +161,7 @@ void BPF_STRUCT_OPS(holdfast_dispatch, s32 cpu, struct task_struct *prev)
 		forget_affinity_dsqs(llc, now);
 	check_own_time_when_due(cctx, now);
 
-	rival.waits = next_dsq(cpu, cctx, llc, tctx, &first);
+	rival.waits = next_dsq(cpu, cctx, llc, tctx, now, &first);
 	set_contended(cctx, rival.waits);
 	if (rival.waits) {
 		/* From here on by the clock of this CPU, as @prev is. */

@@ -2,7 +2,8 @@
 /*
  * Which DSQ a CPU serves next: its LLC's, an affinity DSQ of that, its own, or one of an LLC that
  * has fallen behind. Interface: next_dsq() finds the first waiting task, note_first() moves time by
- * it, run_first() runs it, pull() runs a certain task.
+ * it, run_first() runs it, pull() runs a certain task; next_dsq_here() and far_behind() are parts
+ * of next_dsq().
  */
 #ifndef __SCX_HOLDFAST_QUEUES_BPF_H
 #define __SCX_HOLDFAST_QUEUES_BPF_H
@@ -51,13 +52,21 @@ static void take_first(struct task_struct *p, u64 *key, u32 *weight)
 	*weight = tctx ? READ_ONCE(tctx->weight) : HF_WEIGHT_NICE0;
 }
 
+/* Before v7.1 a peek takes the lock of the DSQ. That of an empty one need not be asked for. */
+static struct task_struct *peek(u64 dsq)
+{
+	if (LINUX_KERNEL_VERSION < KERNEL_VERSION(7, 1, 0) && scx_bpf_dsq_nr_queued(dsq) <= 0)
+		return NULL;
+	return __COMPAT_scx_bpf_dsq_peek(dsq);
+}
+
 /* The first task in a DSQ. */
 static bool first_in(u64 dsq, u64 *key, u32 *weight)
 {
 	struct task_struct *head;
 
 	bpf_rcu_read_lock();
-	head = __COMPAT_scx_bpf_dsq_peek(dsq);
+	head = peek(dsq);
 	if (head)
 		take_first(head, key, weight);
 	bpf_rcu_read_unlock();
@@ -79,7 +88,7 @@ __noinline bool first_for(u64 dsq, s32 cpu, u64 *key __arg_nonnull, u32 *weight 
 	if (!cctx)
 		return false;
 	bpf_rcu_read_lock();
-	head = __COMPAT_scx_bpf_dsq_peek(dsq);
+	head = peek(dsq);
 	if (!head)
 		goto out;
 	found = may_run_on(head, cpu);
@@ -141,7 +150,7 @@ static bool first_in_llc(u32 llc, s32 cpu, struct first *first)
 /*
  * Has another LLC fallen far behind a task here, which is at @vtime and weighs @weight? By slices
  * of the heavier of the two tasks: those of a light task may be more than others can ever be
- * behind. Each time one LLC is tried, at random; @first becomes the first task there.
+ * behind. Each time one other LLC is tried, at random; @first becomes the first task there.
  */
 static bool far_behind(s32 cpu, u64 vtime, u32 weight, struct first *first)
 {
@@ -151,9 +160,7 @@ static bool far_behind(s32 cpu, u64 vtime, u32 weight, struct first *first)
 
 	if (nr_llcs <= 1)
 		return false;
-	llc = bpf_get_prandom_u32() % nr_llcs;
-	if (llc == llc_of(cpu))
-		return false;
+	llc = (llc_of(cpu) + 1 + bpf_get_prandom_u32() % (nr_llcs - 1)) % nr_llcs;
 	if (!first_in_llc(llc, cpu, &other))
 		return false;
 	lag = hf_scale_by_weight(params.slice_ns * LLC_LAG_SLICES,
@@ -165,14 +172,12 @@ static bool far_behind(s32 cpu, u64 vtime, u32 weight, struct first *first)
 }
 
 /*
- * The DSQ that this CPU serves next: its LLC's, its own if a pinned task is further behind, or that
- * of an LLC that has fallen far behind these and @prev, which would run on. False if there is none.
+ * The DSQ near this CPU that it serves next: its LLC's, or its own if a pinned task is further
+ * behind. False if no task waits in them.
  */
-static bool next_dsq(s32 cpu, struct cpu_ctx *cctx, u32 llc, const struct task_ctx *prev,
-		     struct first *first)
+static bool next_dsq_here(s32 cpu, struct cpu_ctx *cctx, u32 llc, struct first *first)
 {
 	bool found = first_for(llc, cpu, &first->key, &first->weight, true);
-	u64 prev_vtime = prev ? prev->vtime + cctx->clock.offset : 0, vtime;
 	struct first own = { .dsq = HF_CPU_DSQ + cpu };
 
 	first->dsq = llc;
@@ -187,13 +192,32 @@ static bool next_dsq(s32 cpu, struct cpu_ctx *cctx, u32 llc, const struct task_c
 			WRITE_ONCE(cctx->has_pinned, false);
 		}
 	}
+	return found;
+}
+
+/*
+ * The DSQ that this CPU serves next: one near it, or that of an LLC that has fallen far behind
+ * these and @prev, which would run on. False if there is none. Another LLC is looked at once a
+ * slice, as a look goes through all of its affinity DSQs: an LLC is far behind by several.
+ */
+static bool next_dsq(s32 cpu, struct cpu_ctx *cctx, u32 llc, const struct task_ctx *prev, u64 now,
+		     struct first *first)
+{
+	bool found = next_dsq_here(cpu, cctx, llc, first);
+	u64 prev_vtime = prev ? prev->vtime + cctx->clock.offset : 0, vtime;
+
 	if (prev && (!found || hf_vtime_before(prev_vtime, first->key)))
 		vtime = prev_vtime;
 	else if (found)
 		vtime = first->key;
 	else
 		return false;
-	return far_behind(cpu, vtime, prev ? prev->weight : HF_WEIGHT_NICE0, first) || found;
+	if (nr_llcs <= 1 || time_before(now, cctx->far_due_at))
+		return found;
+	if (far_behind(cpu, vtime, prev ? prev->weight : HF_WEIGHT_NICE0, first))
+		return true;
+	cctx->far_due_at = now + params.slice_ns;
+	return found;
 }
 
 /*

@@ -67,7 +67,7 @@ static void make_offer(const struct task_ctx *from, struct cpu_ctx *cctx, s32 cp
 	offer->vtime = hf_charge(from->vtime, time_delta(scx_bpf_now(), cctx->run.charged_at),
 				 from->weight);
 	offer->weight = from->weight;
-	offer->others = next_dsq(cpu, cctx, llc_of(cpu), from, &first);
+	offer->others = next_dsq_here(cpu, cctx, llc_of(cpu), &first);
 	offer->first_key = first.key - cctx->clock.offset;
 }
 
