@@ -52,7 +52,7 @@ fn an_interval_has_a_unit_or_is_in_seconds() {
 fn checks_for_as_many_cgroups_as_the_bpf_part_has_room_for() {
     let mut object = MaybeUninit::uninit();
     let opened = BpfSkelBuilder::default().open(&mut object).unwrap();
-    assert_eq!(u64::from(opened.maps.groups.max_entries()), MAX_CGROUPS);
+    assert_eq!(u64::from(opened.maps.group_indices.max_entries()), MAX_CGROUPS);
 }
 
 #[test]

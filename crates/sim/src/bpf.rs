@@ -56,6 +56,12 @@ pub(crate) struct Bpf {
     nr_storages: Cell<u64>,
 }
 
+impl MapDesc {
+    pub(crate) fn is_hash(&self) -> bool {
+        self.kind == TYPE_HASH
+    }
+}
+
 impl Bpf {
     fn map(&self, k: &Kernel, map: *mut u64, desc: &MapDesc) -> *const Map {
         // SAFETY: the C variable of a map begins with pointers, which nothing else uses.
@@ -148,19 +154,19 @@ impl Bpf {
         }
     }
 
-    /// The values of a hash table at `map`, by key.
-    pub(crate) fn hash_values<T: Copy>(&self, map: u64) -> Vec<(u64, T)> {
+    /// The first `nr` values of an array at `map`.
+    pub(crate) fn array_values<T: Copy>(&self, map: u64, nr: usize) -> Vec<T> {
         // SAFETY: as map(): the C variable holds the address of a Map, or zero.
         let Some(map) = (unsafe { (*(map as *const *const Map)).as_ref() }) else {
             return Vec::new();
         };
         assert_eq!(map.desc.value_size as usize, size_of::<T>());
-        let entries = map.entries.borrow();
+        let words = size_of::<T>().div_ceil(8);
         let read = |value: &[u64]| {
             // SAFETY: as many bytes as a `T`, which the caller knows the map to hold.
             unsafe { value.as_ptr().cast::<T>().read_unaligned() }
         };
-        entries.iter().map(|(key, value)| (*key, read(value))).collect()
+        map.values.chunks_exact(words).take(nr).map(read).collect()
     }
 
     /// Sum over CPUs of an element of a per-CPU array of counters.

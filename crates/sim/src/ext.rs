@@ -98,6 +98,8 @@ pub struct Cost {
     pub helpers: u64,
     /// Most of them in one call.
     pub helpers_max: u64,
+    /// Those of them that look into a hash table.
+    pub hash_lookups: u64,
     /// Turns of its loops.
     pub loops: u64,
     /// Tasks that the kernel stepped over in DSQs on its behalf, with the DSQ locked.
@@ -147,6 +149,7 @@ struct ExtRq {
     reenq: Cell<bool>,
     kicks: RefCell<BTreeMap<usize, Kick>>,
     helpers: Cell<u64>,
+    hash_lookups: Cell<u64>,
     scanned: Cell<u64>,
 }
 
@@ -247,6 +250,11 @@ impl Ext {
         helpers.set(helpers.get() + 1);
     }
 
+    pub(crate) fn count_hash_lookup(&self, k: &Kernel) {
+        let lookups = &self.rqs[k.this_cpu()].hash_lookups;
+        lookups.set(lookups.get() + 1);
+    }
+
     fn count_scanned(&self, k: &Kernel, nr: u64) {
         let scanned = &self.rqs[k.this_cpu()].scanned;
         scanned.set(scanned.get() + nr);
@@ -288,6 +296,7 @@ impl Ext {
     fn measured<R>(&self, k: &Kernel, op: Op, call: impl FnOnce() -> R) -> R {
         let rq = &self.rqs[k.this_cpu()];
         let (helpers, scanned) = (rq.helpers.get(), rq.scanned.get());
+        let hash_lookups = rq.hash_lookups.get();
         // SAFETY: a variable of the loaded object.
         let loops = unsafe { self.loops.read_volatile() };
         let value = call();
@@ -295,6 +304,7 @@ impl Ext {
         let cost = &mut self.costs.borrow_mut()[op as usize];
         cost.calls += 1;
         cost.helpers += helpers;
+        cost.hash_lookups += rq.hash_lookups.get() - hash_lookups;
         cost.helpers_max = cost.helpers_max.max(helpers);
         cost.scanned += scanned;
         cost.scanned_max = cost.scanned_max.max(scanned);
@@ -355,6 +365,7 @@ impl ExtRq {
             reenq: Cell::new(false),
             kicks: RefCell::default(),
             helpers: Cell::new(0),
+            hash_lookups: Cell::new(0),
             scanned: Cell::new(0),
         }
     }

@@ -71,7 +71,11 @@ calls! {
     // ---- helpers ----
     fn hf_map_lookup(k, ext, map: *mut u64, desc: *const MapDesc, key: *const u64) -> u64 {
         // SAFETY: the shim passes a description at each call.
-        ext.bpf.lookup(k, map, unsafe { &*desc }, key)
+        let desc = unsafe { &*desc };
+        if desc.is_hash() {
+            ext.count_hash_lookup(k);
+        }
+        ext.bpf.lookup(k, map, desc, key)
     }
     fn hf_map_update(
         k, ext, map: *mut u64, desc: *const MapDesc, key: *const u64, value: *const u8, flags: u64

@@ -468,17 +468,16 @@ impl Machine {
         #[repr(C)]
         #[derive(Clone, Copy)]
         struct Group {
-            _parent: u64,
+            id: u64,
             total: u64,
             active: u64,
             _vtime: u64,
-            _weights: [u32; 2],
+            _parent_and_weights: [u32; 4],
         }
         let Some(map) = self.ext().object.symbol("groups") else { return Vec::new() };
-        let groups = self.ext().bpf.hash_values::<Group>(map).into_iter();
-        groups
-            .filter(|(_, g)| g.active != 0 || g.total != 0)
-            .map(|(id, g)| (id, g.active))
-            .collect()
+        // They are made one after another; index 0 is no group's.
+        let nr = self.kernel.cgroups.borrow().len() + 1;
+        let groups = self.ext().bpf.array_values::<Group>(map, nr).into_iter();
+        groups.filter(|g| g.active != 0 || g.total != 0).map(|g| (g.id, g.active)).collect()
     }
 }

@@ -32,7 +32,7 @@ fn first_seed(seeds: u64, rule: &str, (file, old, new): (&str, &str, &str)) -> O
 #[test]
 fn finds_a_group_that_is_left_without_a_count() {
     let change =
-        ("base/groups.bpf.h", "\tgroup_count(tctx->group, tctx->own_weight, false);\n", "");
+        ("base/groups.bpf.h", "\tgroup_count(group_of(tctx), tctx->own_weight, false);\n", "");
     let found = first_seed(1000, "groups", change);
     assert!(found.is_some());
 }

@@ -149,3 +149,35 @@ fn time_of_a_large_host_is_written_in_steps() {
     println!("{writes} writes in {} us and {switches} switches", passed / US);
     assert!(passed > 10 * MS && writes <= passed / (60 * US) + 1, "{writes} in {passed} ns");
 }
+
+/// Hash tables that all callbacks of a task in four levels of groups ask, for each of its slices.
+#[test]
+fn groups_cost_no_hash_lookup_while_tasks_run() {
+    let machine = Machine::new(1).cpus(2).boot();
+    // As libvirt has it: machine.slice/machine-qemu.scope/libvirt/vcpuN.
+    let slice = machine.cgroup(100);
+    for _ in 0..2 {
+        let vm = machine.cgroup_in(&machine.cgroup_in(&slice, 100), 100);
+        for _ in 0..3 {
+            let vcpu = machine.cgroup_in(&vm, 100);
+            machine.spawn(task("vcpu", napper(MS, MS)).in_cgroup(&vcpu));
+        }
+    }
+    machine.run(SEC);
+    machine.clear_costs();
+    machine.run(SEC);
+    let ops = [
+        Op::Runnable,
+        Op::SelectCpu,
+        Op::Enqueue,
+        Op::Dispatch,
+        Op::Running,
+        Op::Tick,
+        Op::Stopping,
+        Op::Quiescent,
+    ];
+    let lookups: u64 = ops.map(|op| machine.cost(op).hash_lookups).into_iter().sum();
+    let slices = machine.cost(Op::Running).calls;
+    println!("{lookups} look-ups in {slices} slices");
+    assert!(slices > 1000 && lookups == 0, "{lookups} in {slices}");
+}

@@ -73,11 +73,12 @@ struct task_ctx {
 	u64 waits_since;      /* when it became ready, as the kernel's watchdog counts; 0: it runs
 				 or sleeps */
 	u64 dsq;	      /* the DSQ it is in, if @queued */
-	u64 group;	      /* cgroup that it counts in while runnable; 0: none */
+	u64 group_id;	      /* of the cgroup that it counts in while runnable; 0: none */
 	u64 affinity_dsq;     /* its DSQ in LLC @affinity_llc - 1 */
 	u32 affinity_llc;     /* 0: not known */
 	s32 cpu;	      /* where it was placed last */
 	u32 weight;	      /* among all tasks of the host, in 1/HF_WEIGHT_SCALE */
+	u32 group;	      /* where that is among groups; 0: it is none that counts */
 	u32 own_weight;	      /* that it counts with in @group */
 	enum hf_class class;  /* when it was preempted, or when a sibling woke it */
 	bool by_sibling;      /* another vCPU of its VM has woken it */

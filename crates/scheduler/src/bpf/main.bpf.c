@@ -55,7 +55,7 @@ s32 BPF_STRUCT_OPS_SLEEPABLE(holdfast_init_task, struct task_struct *p,
 	tctx = bpf_task_storage_get(&task_ctxs, p, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!tctx)
 		return -ENOMEM;
-	tctx->group = group_of(args->cgroup);
+	set_group(tctx, args->cgroup);
 	return 0;
 }
 
@@ -341,7 +341,7 @@ void BPF_STRUCT_OPS(holdfast_cgroup_move, struct task_struct *p, struct cgroup *
 	struct task_ctx *tctx = task_ctx_of(p);
 
 	if (tctx)
-		tctx->group = group_of(to);
+		set_group(tctx, to);
 }
 
 void BPF_STRUCT_OPS(holdfast_cgroup_set_weight, struct cgroup *cgrp, u32 weight)

@@ -5,8 +5,14 @@
  * as in the kernel's own group scheduling. Tasks outside of groups, which on a host without the cpu
  * controller are all of them, cost nothing here.
  *
- * Interface: group_of(), group_enter() and group_leave() of tasks, weight_of(), charge_groups() and
- * place_in_groups() for virtual time, add_group() and the functions below it for cgroups.
+ * Callbacks walk from a task's group to the root, four levels on a host with libvirt, and several
+ * times in each slice. So groups are in an array, each with the index of its parent: an element is
+ * a few instructions away. A hash table is asked only when a task or a group comes or moves. A
+ * weight that is kept, as scx_flatcg keeps it until a generation ends, would not serve: a group of
+ * one vCPU becomes active and inactive with each of its halts, and changes the weights of all.
+ *
+ * Interface: set_group(), group_enter() and group_leave() of tasks, weight_of(), charge_groups()
+ * and place_in_groups() for virtual time, add_group() and the functions below it for cgroups.
  */
 #ifndef __SCX_HOLDFAST_GROUPS_BPF_H
 #define __SCX_HOLDFAST_GROUPS_BPF_H
@@ -17,10 +23,11 @@
 #define MAX_GROUP_DEPTH 16
 
 struct group {
-	u64 parent;	/* cgroup id; 0: none that counts */
+	u64 id;		/* of its cgroup; 0: free */
 	u64 total;	/* weights of its active members, tasks and groups */
 	u64 active;	/* their number; above ACTIVE_BITS its weight in its parent's total */
 	u64 vtime;	/* charged for the CPU time of its members */
+	u32 parent;	/* its index; 0: none that counts */
 	u32 weight;	/* cpu.weight, or that of an idle group */
 	u32 cpu_weight; /* its weight when it is not idle: the kernel's last value */
 };
@@ -32,16 +39,27 @@ struct group {
 #define ACTIVE_BITS  32
 #define ACTIVE_TRIES 1024
 
+/* Without the first, which would be that of the root. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_GROUPS + 1);
+	__type(key, u32);
+	__type(value, struct group);
+} groups SEC(".maps");
+
+/* Where each group is in @groups, by the id of its cgroup. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, MAX_GROUPS);
 	__type(key, u64);
-	__type(value, struct group);
-} groups SEC(".maps");
+	__type(value, u32);
+} group_indices SEC(".maps");
 
 /* While there is none, no task is looked up. */
 static u32 nr_groups;
+/* Where the search for a free one begins. Under cgroup_mutex, as groups come and go. */
+static u32 last_group;
 
 /* Deeper levels have no weight of their own: their tasks are members of the last that has. */
 static bool is_too_deep(const struct cgroup *cgrp)
@@ -49,8 +67,14 @@ static bool is_too_deep(const struct cgroup *cgrp)
 	return cgrp->level > MAX_GROUP_DEPTH;
 }
 
-/* 0 for the root: its members compete with the groups in it. */
-static u64 group_of(struct cgroup *cgrp)
+/* The group at @index; NULL for that of the root. */
+static struct group *group_at(u32 index)
+{
+	return index ? bpf_map_lookup_elem(&groups, &index) : NULL;
+}
+
+/* The cgroup that counts for members of @cgrp; 0 for the root, where they compete with groups. */
+static u64 group_id_of(struct cgroup *cgrp)
 {
 	struct cgroup *last;
 
@@ -63,6 +87,28 @@ static u64 group_of(struct cgroup *cgrp)
 					  MAX_GROUP_DEPTH * sizeof(last)))
 		return 0;
 	return BPF_CORE_READ(last, kn, id);
+}
+
+static u32 index_of(u64 id)
+{
+	u32 *index = id ? bpf_map_lookup_elem(&group_indices, &id) : NULL;
+
+	return index ? *index : 0;
+}
+
+/* @cgrp is the cgroup of a task. */
+static void set_group(struct task_ctx *tctx, struct cgroup *cgrp)
+{
+	tctx->group_id = group_id_of(cgrp);
+	tctx->group = index_of(tctx->group_id);
+}
+
+/* The index of a task's group. Before Linux 6.19 the group may be gone, and its place another's. */
+static u32 group_of(const struct task_ctx *tctx)
+{
+	const struct group *g = group_at(tctx->group);
+
+	return g && READ_ONCE(g->id) == tctx->group_id ? tctx->group : 0;
 }
 
 /*
@@ -88,13 +134,13 @@ static u32 count_active(struct group *g, bool comes)
 	return 0;
 }
 
-/* A task of weight @weight in group @id starts or stops wanting to run. */
-static void group_count(u64 id, u32 weight, bool active)
+/* A task of weight @weight in group @index starts or stops wanting to run. */
+static void group_count(u32 index, u32 weight, bool active)
 {
 	int i;
 
 	bpf_for (i, 0, MAX_GROUP_DEPTH) {
-		struct group *g = bpf_map_lookup_elem(&groups, &id);
+		struct group *g = group_at(index);
 
 		if (!g)
 			break;
@@ -102,39 +148,39 @@ static void group_count(u64 id, u32 weight, bool active)
 		weight = count_active(g, active);
 		if (!weight)
 			break;
-		id = g->parent;
+		index = g->parent;
 	}
 }
 
-/* The weight among all tasks of the host of a member with @weight in group @id. */
-__noinline u32 weight_in_groups(u32 weight, u64 id)
+/* The weight among all tasks of the host of a member with @weight in group @index. */
+__noinline u32 weight_in_groups(u32 weight, u32 index)
 {
 	int i;
 
 	bpf_for (i, 0, MAX_GROUP_DEPTH) {
-		struct group *g = bpf_map_lookup_elem(&groups, &id);
+		struct group *g = group_at(index);
 
 		if (!g)
 			break;
 		weight = hf_weight_in_group(weight, READ_ONCE(g->weight), READ_ONCE(g->total));
-		id = g->parent;
+		index = g->parent;
 	}
 	return weight < HF_WEIGHT_MIN ? HF_WEIGHT_MIN : weight;
 }
 
 /*
- * Charges the groups of a member for its CPU time. The member has weight @own in group @id and
+ * Charges the groups of a member for its CPU time. The member has weight @own in group @index and
  * @weight among all tasks. Returns 0: before Linux 7 the verifier wants a number from every global
  * function.
  */
-__noinline int charge_groups(u64 id, u32 own, u32 weight, u64 ran_ns)
+__noinline int charge_groups(u32 index, u32 own, u32 weight, u64 ran_ns)
 {
 	u64 now = READ_ONCE(vtime_now);
 	u32 among_all = weight;
 	int i;
 
 	bpf_for (i, 0, MAX_GROUP_DEPTH) {
-		struct group *g = bpf_map_lookup_elem(&groups, &id);
+		struct group *g = group_at(index);
 		u64 vtime, placed;
 
 		if (!g || !own)
@@ -146,19 +192,19 @@ __noinline int charge_groups(u64 id, u32 own, u32 weight, u64 ran_ns)
 		if (placed != vtime)
 			__sync_val_compare_and_swap(&g->vtime, vtime, placed);
 		own = READ_ONCE(g->weight);
-		id = g->parent;
+		index = g->parent;
 	}
 	return 0;
 }
 
-/* Bounds @vtime of a member with weight @own in group @id and @weight among all tasks. */
-__noinline u64 place_in_groups(u64 vtime, u64 id, u32 own, u32 weight, bool slept)
+/* Bounds @vtime of a member with weight @own in group @index and @weight among all tasks. */
+__noinline u64 place_in_groups(u64 vtime, u32 index, u32 own, u32 weight, bool slept)
 {
 	u32 among_all = weight;
 	int i;
 
 	bpf_for (i, 0, MAX_GROUP_DEPTH) {
-		struct group *g = bpf_map_lookup_elem(&groups, &id);
+		struct group *g = group_at(index);
 
 		if (!g || !own)
 			break;
@@ -166,7 +212,7 @@ __noinline u64 place_in_groups(u64 vtime, u64 id, u32 own, u32 weight, bool slep
 		vtime = hf_place_in_group(vtime, READ_ONCE(g->vtime), weight, among_all, slept,
 					  &params);
 		own = READ_ONCE(g->weight);
-		id = g->parent;
+		index = g->parent;
 	}
 	return vtime;
 }
@@ -175,7 +221,7 @@ static u32 weight_of(struct task_struct *p, const struct task_ctx *tctx)
 {
 	u32 weight = p->scx.weight * HF_WEIGHT_SCALE;
 
-	return tctx->group ? weight_in_groups(weight, tctx->group) : weight;
+	return tctx->group ? weight_in_groups(weight, group_of(tctx)) : weight;
 }
 
 /* A task of a group starts to want to run. */
@@ -189,7 +235,7 @@ static void group_enter(struct task_struct *p)
 	if (!tctx || !tctx->group)
 		return;
 	tctx->own_weight = p->scx.weight;
-	group_count(tctx->group, tctx->own_weight, true);
+	group_count(group_of(tctx), tctx->own_weight, true);
 }
 
 /* It stops wanting to run. */
@@ -202,7 +248,7 @@ static void group_leave(struct task_struct *p)
 	tctx = task_ctx_of(p);
 	if (!tctx || !tctx->own_weight)
 		return;
-	group_count(tctx->group, tctx->own_weight, false);
+	group_count(group_of(tctx), tctx->own_weight, false);
 	tctx->own_weight = 0;
 }
 
@@ -215,48 +261,75 @@ static bool is_idle_group(const struct cgroup *cgrp)
 	return tg && BPF_CORE_READ(tg, idle);
 }
 
+/* The index of a free place for a group; 0 if there is none. */
+static u32 find_free_group(void)
+{
+	u32 i;
+
+	bpf_for (i, 0, MAX_GROUPS) {
+		u32 index = (last_group + i) % MAX_GROUPS + 1;
+		struct group *g = group_at(index);
+
+		if (g && !g->id) {
+			last_group = index;
+			return index;
+		}
+	}
+	return 0;
+}
+
 static s32 add_group(struct cgroup *cgrp, u32 weight)
 {
-	u64 id = group_of(cgrp);
-	struct group fresh = { .weight = weight, .cpu_weight = weight };
+	u64 id = group_id_of(cgrp);
 	struct cgroup *parent;
+	struct group *g;
+	u32 index;
 	int err;
 
 	if (!id || is_too_deep(cgrp))
 		return 0;
-	if (is_idle_group(cgrp))
-		fresh.weight = GROUP_WEIGHT_IDLE;
+	index = find_free_group();
+	g = group_at(index);
+	if (!g)
+		return -ENOSPC;
+	err = bpf_map_update_elem(&group_indices, &id, &index, BPF_ANY);
+	if (err)
+		return err;
+	*g = (struct group){ .id = id, .cpu_weight = weight };
+	g->weight = is_idle_group(cgrp) ? GROUP_WEIGHT_IDLE : weight;
 	parent = bpf_cgroup_ancestor(cgrp, cgrp->level - 1);
 	if (parent) {
-		fresh.parent = group_of(parent);
+		g->parent = index_of(group_id_of(parent));
 		bpf_cgroup_release(parent);
 	}
-	err = bpf_map_update_elem(&groups, &id, &fresh, BPF_ANY);
-	if (!err)
-		__sync_fetch_and_add(&nr_groups, 1);
-	return err;
+	__sync_fetch_and_add(&nr_groups, 1);
+	return 0;
 }
 
 static void remove_group(struct cgroup *cgrp)
 {
-	u64 id = group_of(cgrp);
-	struct group *g = bpf_map_lookup_elem(&groups, &id);
+	u64 id = group_id_of(cgrp);
+	struct group *g;
 	u32 counted;
 
-	if (!g || is_too_deep(cgrp))
+	if (is_too_deep(cgrp))
+		return;
+	g = group_at(index_of(id));
+	if (!g)
 		return;
 	/* Before Linux 6.19 a group may be gone before the last of its tasks sleeps for good. */
 	counted = __sync_lock_test_and_set(&g->active, 0) >> ACTIVE_BITS;
 	if (counted)
 		group_count(g->parent, counted, false);
-	if (!bpf_map_delete_elem(&groups, &id))
+	WRITE_ONCE(g->id, 0);
+	if (!bpf_map_delete_elem(&group_indices, &id))
 		__sync_fetch_and_add(&nr_groups, -1);
 }
 
 static void weigh_group(struct group *g, u32 weight)
 {
 	struct group *parent;
-	u64 id, old, new;
+	u64 old, new;
 	u32 counted = weight;
 	int i;
 
@@ -271,17 +344,14 @@ static void weigh_group(struct group *g, u32 weight)
 		if (__sync_val_compare_and_swap(&g->active, old, new) == old)
 			break;
 	}
-	id = g->parent;
-	parent = bpf_map_lookup_elem(&groups, &id);
+	parent = group_at(g->parent);
 	if (parent)
 		__sync_fetch_and_add(&parent->total, (u64)weight - counted);
 }
 
 static struct group *weighed_group_of(struct cgroup *cgrp)
 {
-	u64 id = group_of(cgrp);
-
-	return is_too_deep(cgrp) ? NULL : bpf_map_lookup_elem(&groups, &id);
+	return is_too_deep(cgrp) ? NULL : group_at(index_of(group_id_of(cgrp)));
 }
 
 static void set_group_weight(struct cgroup *cgrp, u32 weight)

@@ -145,7 +145,8 @@ static u64 behind_groups(const struct task_ctx *tctx, u64 vtime, bool slept)
 {
 	u64 behind = READ_ONCE(vtime_now) - time_at(tctx->cpu);
 
-	return place_in_groups(vtime + behind, tctx->group, tctx->own_weight, tctx->weight, slept) -
+	return place_in_groups(vtime + behind, group_of(tctx), tctx->own_weight, tctx->weight,
+			       slept) -
 	       behind;
 }
 
@@ -226,7 +227,7 @@ static void charge(const struct task_struct *p, struct task_ctx *tctx, struct cp
 	/* As for the member itself, time without contention is not held against it elsewhere. */
 	if (tctx->group && tctx->own_weight && cctx->clock.contended &&
 	    others_wait(tctx->cpu, cctx))
-		charge_groups(tctx->group, tctx->own_weight, tctx->weight, tctx->ungrouped_ns);
+		charge_groups(group_of(tctx), tctx->own_weight, tctx->weight, tctx->ungrouped_ns);
 	tctx->ungrouped_ns = 0;
 }
 
