@@ -5,6 +5,8 @@ mod absences;
 mod columns;
 mod history;
 mod keys;
+#[cfg(test)]
+mod picture;
 mod state;
 mod view;
 

@@ -361,7 +361,7 @@ fn help(view: View) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Duration;
 
     use holdfast_policy::VcpuClass;
@@ -376,7 +376,7 @@ mod tests {
     use crate::select::{Column, Selection};
 
     /// The screen of this size.
-    fn buffer(state: &mut State, width: u16, height: u16) -> Buffer {
+    pub(in crate::top) fn buffer(state: &mut State, width: u16, height: u16) -> Buffer {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, state)).unwrap();
         terminal.backend().buffer().clone()
