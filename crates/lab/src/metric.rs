@@ -4,13 +4,15 @@
 use std::fmt;
 use std::str::FromStr;
 
-use holdfast_policy::VcpuClass;
+use holdfast_policy::{NR_CLASSES, VcpuClass};
 use serde::{Deserialize, Serialize};
 
 /// All classes of a vCPU at the moment it lost its CPU, most harmful first.
-pub(crate) const CLASSES: [VcpuClass; 6] = {
-    use VcpuClass::{Head, Holder, Irq, Preemptible, Unknown, Waiter};
-    [Holder, Irq, Head, Waiter, Preemptible, Unknown]
+pub(crate) const CLASSES: [VcpuClass; NR_CLASSES] = {
+    use VcpuClass::{
+        Head, Holder, Irq, LikelyHolder, LikelyIrq, LikelyWaiter, Preemptible, Unknown, Waiter,
+    };
+    [Holder, Irq, Head, Waiter, LikelyHolder, LikelyIrq, LikelyWaiter, Preemptible, Unknown]
 };
 
 /// Name, title and direction of a metric of a class: preempting some classes hurts siblings.

@@ -27,8 +27,17 @@ pub const NR_TARGETS: usize = raw::HF_NR_TARGETS as usize;
 
 impl VcpuClass {
     /// Every class, in the order of its number.
-    pub const ALL: [Self; NR_CLASSES] =
-        [Self::Unknown, Self::Preemptible, Self::Holder, Self::Irq, Self::Waiter, Self::Head];
+    pub const ALL: [Self; NR_CLASSES] = [
+        Self::Unknown,
+        Self::Preemptible,
+        Self::Holder,
+        Self::Irq,
+        Self::Waiter,
+        Self::Head,
+        Self::LikelyHolder,
+        Self::LikelyIrq,
+        Self::LikelyWaiter,
+    ];
 
     /// The name used in every output.
     pub fn name(self) -> &'static str {
@@ -39,7 +48,15 @@ impl VcpuClass {
             Self::Irq => "irq",
             Self::Waiter => "waiter",
             Self::Head => "head",
+            Self::LikelyHolder => "likely_holder",
+            Self::LikelyIrq => "likely_irq",
+            Self::LikelyWaiter => "likely_waiter",
         }
+    }
+
+    /// Is it what signs of a vCPU make likely, and not what its guest's memory says?
+    pub fn is_likely(self) -> bool {
+        matches!(self, Self::LikelyHolder | Self::LikelyIrq | Self::LikelyWaiter)
     }
 
     /// Would preempting a vCPU of this class make its siblings wait?
@@ -60,6 +77,30 @@ pub fn preempt_count(word: u32, wide: bool) -> u32 {
 pub fn classify(facts: &GuestFacts) -> VcpuClass {
     // SAFETY: reads `facts` only, and returns a declared class for every input (property-tested).
     unsafe { raw::hf_classify(facts) }
+}
+
+/// The class of a vCPU of a Windows guest, from its task priority register; `spins` if it seems to.
+pub fn classify_irql(tpr: u32, spins: bool) -> VcpuClass {
+    // SAFETY: a pure function, which returns a declared class for every input (tested).
+    unsafe { raw::hf_classify_irql(tpr, spins) }
+}
+
+/// Is a vCPU at `rip` in the loop of the PAUSE at `pause_rip`?
+pub fn is_in_spin(rip: u64, pause_rip: u64) -> bool {
+    // SAFETY: a pure function of its arguments.
+    unsafe { raw::hf_is_in_spin(rip, pause_rip) }
+}
+
+/// Does a vCPU spin that told of a spin `since_ns` ago, and `gap_ns` before that as well?
+pub fn still_spins(since_ns: u64, gap_ns: u64) -> bool {
+    // SAFETY: a pure function of its arguments.
+    unsafe { raw::hf_still_spins(since_ns, gap_ns) }
+}
+
+/// Is a guest with this `HV_X64_MSR_GUEST_OS_ID` Windows?
+pub fn is_windows(guest_os_id: u64) -> bool {
+    // SAFETY: a pure function of its argument.
+    unsafe { raw::hf_is_windows(guest_os_id) }
 }
 
 impl Params {

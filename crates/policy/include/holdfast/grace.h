@@ -36,6 +36,17 @@ struct hf_decision {
 #define HF_BACK_OFF_MAX	  6
 
 /*
+ * The most grace that a vCPU of this class has at once. A likely holder may as well spin, or hold
+ * nothing. Nearly all critical sections are shorter than spin_ns.
+ */
+HF_FN u64 hf_grace_max(enum hf_class class, const struct hf_params *prm)
+{
+	if (hf_is_likely_protected(class) && prm->spin_ns < prm->grace_max_ns)
+		return prm->spin_ns;
+	return prm->grace_max_ns;
+}
+
+/*
  * At the end of a slice, and at each step of a grace: extend, or preempt and why.
  * @budget_ns is the grace that the VM has left. A step is paid for when it is
  * granted, so that all vCPUs of a VM together get no more than it has earned.
@@ -44,11 +55,11 @@ HF_FN struct hf_decision hf_grace_decide(struct hf_grace *g, u64 *budget_ns, enu
 					 const struct hf_siblings *s, const struct hf_params *prm)
 {
 	struct hf_decision d = { HF_PREEMPT, 0 };
-	u64 left_ns, step_ns;
+	u64 max_ns = hf_grace_max(class, prm), left_ns, step_ns;
 
 	if (!hf_is_worth_extending(class, s) ||
 	    (g->granted_ns && hf_spins_for_holder(class, s, g->granted_ns, prm))) {
-		if (hf_is_protected(class) || class == HF_WAITER)
+		if (hf_is_protected(class) || class == HF_WAITER || class == HF_LIKELY_WAITER)
 			d.verdict = HF_WAITS;
 		else if (class == HF_PREEMPTIBLE && g->granted_ns)
 			d.verdict = HF_RELEASE;
@@ -64,7 +75,7 @@ HF_FN struct hf_decision hf_grace_decide(struct hf_grace *g, u64 *budget_ns, enu
 		goto out_end;
 	}
 
-	left_ns = prm->grace_max_ns > g->granted_ns ? prm->grace_max_ns - g->granted_ns : 0;
+	left_ns = max_ns > g->granted_ns ? max_ns - g->granted_ns : 0;
 	if (!left_ns) {
 		d.verdict = HF_CAPPED;
 		if (g->granted_ns && g->capped_streak < HF_BACK_OFF_AFTER + HF_BACK_OFF_MAX)
@@ -104,7 +115,7 @@ HF_FN void hf_note_class(struct hf_grace *g, enum hf_class class, u64 cpu_ns)
 {
 	if (class == HF_PREEMPTIBLE || hf_in_lock_queue(class))
 		g->held_since_ns = 0;
-	else if (class != HF_UNKNOWN && !g->held_since_ns)
+	else if (hf_in_critical_section(class) && !g->held_since_ns)
 		g->held_since_ns = cpu_ns;
 }
 

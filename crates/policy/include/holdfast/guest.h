@@ -5,16 +5,22 @@
 
 #include "params.h"
 
-/* What a vCPU is doing, as far as its guest's memory shows; crates/guest finds the words. */
+/*
+ * What a vCPU is doing. The words of its guest's memory tell it exactly; crates/guest finds them.
+ * Without them, other signs tell what it is likely to do: siblings are not preempted for that.
+ */
 enum hf_class {
-	HF_UNKNOWN = 0,	    /* not readable: scheduled as an ordinary task */
-	HF_PREEMPTIBLE = 1, /* preempting it delays no sibling */
-	HF_HOLDER = 2,	    /* holds at least one spinlock, or has preemption off */
-	HF_IRQ = 3,	    /* serves an interrupt */
-	HF_WAITER = 4,	    /* queued for a lock, not first: running it is waste */
-	HF_HEAD = 5,	    /* first in the queue: the lock is handed to it next */
+	HF_UNKNOWN = 0,	      /* not readable: scheduled as an ordinary task */
+	HF_PREEMPTIBLE = 1,   /* preempting it delays no sibling */
+	HF_HOLDER = 2,	      /* holds at least one spinlock, or has preemption off */
+	HF_IRQ = 3,	      /* serves an interrupt */
+	HF_WAITER = 4,	      /* queued for a lock, not first: running it is waste */
+	HF_HEAD = 5,	      /* first in the queue: the lock is handed to it next */
+	HF_LIKELY_HOLDER = 6, /* holds a lock, or spins for one */
+	HF_LIKELY_IRQ = 7,    /* serves an interrupt */
+	HF_LIKELY_WAITER = 8, /* spins */
 };
-#define HF_NR_CLASSES 6
+#define HF_NR_CLASSES 9
 
 /*
  * The words that tell a class, as they lie in the guest's per-CPU area.
@@ -91,10 +97,73 @@ HF_FN enum hf_class hf_classify(const struct hf_guest_facts *f)
 	return f->at_head ? HF_HEAD : HF_WAITER;
 }
 
+/*
+ * IRQL of Windows on x86-64: the upper half of the task priority, CR8. Spinlocks are held at
+ * DISPATCH_LEVEL (2), where no thread is preempted, or above. Interrupts are served above it.
+ */
+#define HF_IRQL_SHIFT	  4
+#define HF_DISPATCH_LEVEL 2
+
+/* The class of a vCPU of a Windows guest, from its task priority register. @spins: it seems to. */
+HF_FN enum hf_class hf_classify_irql(u32 tpr, bool spins)
+{
+	u32 irql = (tpr & 0xff) >> HF_IRQL_SHIFT;
+
+	if (irql < HF_DISPATCH_LEVEL)
+		return HF_PREEMPTIBLE;
+	if (irql > HF_DISPATCH_LEVEL)
+		return HF_LIKELY_IRQ;
+	return spins ? HF_LIKELY_WAITER : HF_LIKELY_HOLDER;
+}
+
+/*
+ * The code of a spin around its PAUSE, in bytes. Where pause exits come from, a vCPU within it
+ * spins: a test, a count, and the jump back.
+ */
+#define HF_SPIN_CODE 32
+
+/* Is @rip in the loop of the PAUSE at @pause_rip? */
+HF_FN bool hf_is_in_spin(u64 rip, u64 pause_rip)
+{
+	return rip - pause_rip + HF_SPIN_CODE <= 2 * HF_SPIN_CODE;
+}
+
+/* Longer times between two exits are the end of one spin and the beginning of another. */
+#define HF_SPIN_GAP_MAX_NS (50ULL * 1000)
+
+/*
+ * Does a vCPU spin that told of a spin @since_ns ago, and @gap_ns before that as well? The next
+ * exit of a spin comes after the same time, or after twice that, depending on KVM's window.
+ */
+HF_FN bool hf_still_spins(u64 since_ns, u64 gap_ns)
+{
+	return since_ns <= 2 * (gap_ns < HF_SPIN_GAP_MAX_NS ? gap_ns : HF_SPIN_GAP_MAX_NS);
+}
+
+/*
+ * Is a guest with this HV_X64_MSR_GUEST_OS_ID Windows? It has bit 63 set if it is open source, then
+ * 15 bits of its vendor, and 8 bits of its OS (Hypervisor Top-Level Functional Specification).
+ */
+#define HF_OS_VENDOR_SHIFT  48
+#define HF_OS_SHIFT	    40
+#define HF_VENDOR_MICROSOFT 1
+#define HF_OS_WINDOWS_NT    4
+HF_FN bool hf_is_windows(u64 guest_os_id)
+{
+	return guest_os_id >> HF_OS_VENDOR_SHIFT == HF_VENDOR_MICROSOFT &&
+	       (guest_os_id >> HF_OS_SHIFT & 0xff) == HF_OS_WINDOWS_NT;
+}
+
 /* Would preempting this vCPU make its siblings wait? */
 HF_FN bool hf_is_protected(enum hf_class class)
 {
 	return class == HF_HOLDER || class == HF_IRQ || class == HF_HEAD;
+}
+
+/* Is that likely, and not known? */
+HF_FN bool hf_is_likely_protected(enum hf_class class)
+{
+	return class == HF_LIKELY_HOLDER || class == HF_LIKELY_IRQ;
 }
 
 /* Does it run with preemption off, outside of any lock's queue? */
@@ -118,7 +187,7 @@ HF_FN bool hf_is_worth_extending(enum hf_class class, const struct hf_siblings *
 {
 	if (class == HF_WAITER)
 		return !s->holder && !s->waiter && !s->call_pending;
-	return hf_is_protected(class) && !s->call_pending;
+	return (hf_is_protected(class) && !s->call_pending) || hf_is_likely_protected(class);
 }
 
 /*

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Classes of vCPUs, against the table of the design.
 
-use holdfast_policy::{GuestFacts, VcpuClass, classify, preempt_count};
+use holdfast_policy::{
+    GuestFacts, VcpuClass, classify, classify_irql, is_in_spin, is_windows, preempt_count,
+    still_spins,
+};
 use proptest::prelude::*;
 
 const NEED_RESCHED_INVERTED: u32 = 1 << 31;
@@ -86,6 +89,41 @@ fn protects_only_classes_that_siblings_wait_for() {
     let protected: Vec<_> =
         VcpuClass::ALL.into_iter().filter(|class| class.is_protected()).collect();
     assert_eq!(protected, [VcpuClass::Holder, VcpuClass::Irq, VcpuClass::Head]);
+}
+
+#[test]
+fn irql_tells_what_a_vcpu_of_windows_is_likely_to_do() {
+    use VcpuClass::{LikelyHolder, LikelyIrq, Preemptible};
+    // PASSIVE, APC and DISPATCH_LEVEL, a device, CLOCK, IPI and HIGH_LEVEL.
+    let classes = [Preemptible, Preemptible, LikelyHolder, LikelyIrq, LikelyIrq, LikelyIrq];
+    for (irql, class) in [0, 1, 2, 3, 13, 15].into_iter().zip(classes) {
+        assert_eq!(classify_irql(irql << 4, false), class, "IRQL {irql}");
+        assert_eq!(classify_irql(irql << 4 | 0xf, false), class, "IRQL {irql}, with a subclass");
+        let spins = if class == LikelyHolder { VcpuClass::LikelyWaiter } else { class };
+        assert_eq!(classify_irql(irql << 4, true), spins, "IRQL {irql}, and it spins");
+        assert!(!class.is_protected(), "{class:?} is not known exactly");
+    }
+}
+
+#[test]
+fn vcpu_spins_near_the_place_of_its_pause_and_soon_after_an_exit() {
+    let pause = 0xffff_f802_1234_5678;
+    assert!([pause - 32, pause, pause + 8, pause + 32].iter().all(|rip| is_in_spin(*rip, pause)));
+    assert!(![pause - 33, pause + 33, 0, u64::MAX].iter().any(|rip| is_in_spin(*rip, pause)));
+    assert!(still_spins(10_000, 10_000) && still_spins(20_000, 10_000));
+    assert!(!still_spins(20_001, 10_000));
+    // The exit before the last was that of another spin.
+    assert!(!still_spins(100_001, u64::MAX / 4));
+}
+
+#[test]
+fn windows_is_told_from_other_guests_with_an_os_id() {
+    // Server 2022, Windows 7, Linux 6.1, Hyper-V's own, none.
+    let (server, seven) = (0x0001_040a_0000_4f7c, 0x0001_0406_0101_1db1);
+    assert!(is_windows(server) && is_windows(seven));
+    for other in [0x8100_0006_0100_0000, 0x0001_0000_0000_0000, 0x8001_040a_0000_4f7c, 0] {
+        assert!(!is_windows(other), "{other:#x}");
+    }
 }
 
 #[test]

@@ -45,6 +45,18 @@ proptest! {
     }
 
     #[test]
+    fn of_a_likely_holder_is_short(
+        p in params(),
+        class in prop::sample::select(vec![VcpuClass::LikelyHolder, VcpuClass::LikelyIrq]),
+    ) {
+        let (mut grace, mut budget) = (Grace::default(), u64::MAX);
+        let (granted, verdict) = run_grace(&p, &mut grace, &mut budget, class);
+        prop_assert_eq!(verdict, Verdict::Capped);
+        prop_assert_eq!(granted, p.grace_max_ns.min(p.spin_ns));
+        prop_assert_eq!(u64::MAX - budget, granted);
+    }
+
+    #[test]
     fn never_exceeds_what_the_vm_has_earned(
         p in params(),
         slices in prop::collection::vec((class(), 0u64..10_000_000, 0usize..4), 1..200),
@@ -70,7 +82,8 @@ proptest! {
         prop_assume!(!is_worth_extending(class, &s));
         let (mut grace, mut left) = (Grace::default(), budget);
         let decision = p.decide(&mut grace, &mut left, class, &s);
-        let waits = class.is_protected() || class == VcpuClass::Waiter;
+        let waits = class.is_protected()
+            || matches!(class, VcpuClass::Waiter | VcpuClass::LikelyWaiter);
         prop_assert_eq!(decision.verdict, if waits { Verdict::Waits } else { Verdict::Preempt });
         prop_assert_eq!(left, budget);
     }
@@ -145,7 +158,8 @@ proptest! {
             note_class(&mut grace, class, cpu_ns);
             let holds = matches!(class, VcpuClass::Holder | VcpuClass::Irq);
             held_since = match class {
-                VcpuClass::Unknown => held_since,
+                // Neither begins nor ends what is known exactly.
+                _ if class == VcpuClass::Unknown || class.is_likely() => held_since,
                 _ => holds.then_some(held_since.unwrap_or(cpu_ns)),
             };
             let is_trusted = p.trusted(class, &grace, cpu_ns) == class;
