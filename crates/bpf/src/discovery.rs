@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_guest::{BtfFiles, Gpa, Hva, Reader, ResolvedGuest, Slot, VcpuRecord};
+use holdfast_guest::{BtfFiles, Gpa, Hva, Reader, ResolvedGuest, Slot, VcpuRecord, WindowsId};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
 
@@ -18,7 +18,7 @@ use crate::error::DiscoveryError;
 use crate::searches::{Search, Searches};
 use crate::skel::types::{hf_event, hf_layout, hf_slot, hf_vm};
 use crate::skel::{DiscoverySkel, DiscoverySkelBuilder};
-use crate::vm::{Vcpu, Vm, VmState, is_denial};
+use crate::vm::{Vcpu, Vm, VmState, Windows, is_denial};
 
 /// Interval between searches for ended VMs.
 const REAP_INTERVAL: Duration = Duration::from_secs(1);
@@ -52,6 +52,7 @@ impl<'obj> Discovery<'obj> {
         let skel = load(storage)?;
         let programs = [
             &skel.progs.vcpu_load,
+            &skel.progs.vcpu_spins,
             &skel.progs.process_exec,
             &skel.progs.vcpu_destroyed,
             &skel.progs.vm_destroyed,
@@ -180,6 +181,14 @@ impl<'obj> Discovery<'obj> {
             .iter()
             .filter_map(|raw| slot(raw.gpa, raw.hva, raw.len))
             .collect();
+        let windows = WindowsId::new(raw.guest_os_id);
+        let windows = windows.map(|id| Windows { id, has_irql: raw.tpr != 0 });
+        if vm.windows != windows {
+            vm.windows = windows;
+            if let Some(Windows { id, .. }) = windows {
+                log::info!("pid {}: tier {}: {id}", vm.pid, vm.tier().name());
+            }
+        }
         log::debug!("pid {} vCPU {} (tid {}): {record:?}", event.tgid, raw.vcpu_idx, raw.tid);
         vm.vcpus.insert(raw.vcpu_idx, Vcpu { tid: raw.tid, record });
         vm.retry_soon();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_guest::{MemoryError, ReadError, ResolvedGuest, Slot, Tier, VcpuRecord};
+use holdfast_guest::{MemoryError, ReadError, ResolvedGuest, Slot, Tier, VcpuRecord, WindowsId};
 
 /// Shortest and longest time between attempts to read a guest. A booting guest becomes readable
 /// soon; a guest that never does costs little.
@@ -39,6 +39,15 @@ pub enum VmState {
     Readable(Arc<ResolvedGuest>),
 }
 
+/// A guest that says it is Windows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Windows {
+    /// Its version.
+    pub id: WindowsId,
+    /// Whether KVM has its task priority in memory, which is its IRQL.
+    pub has_irql: bool,
+}
+
 /// One VM.
 #[derive(Debug)]
 pub struct Vm {
@@ -48,6 +57,8 @@ pub struct Vm {
     pub vcpus: BTreeMap<u32, Vcpu>,
     /// State of reading its guest.
     pub state: VmState,
+    /// Its guest, if it says that it is Windows.
+    pub windows: Option<Windows>,
     /// Memory of the guest.
     pub(crate) slots: Vec<Slot>,
     /// Time of its creation, in ns: another VM may lie at its address later.
@@ -72,6 +83,7 @@ impl Vm {
             pid,
             vcpus: BTreeMap::new(),
             state: VmState::Unreadable(None),
+            windows: None,
             slots: Vec::new(),
             born,
             epoch,
@@ -174,6 +186,7 @@ impl Vm {
     pub fn tier(&self) -> Tier {
         match &self.state {
             VmState::Readable(guest) => guest.tier(),
+            VmState::Unreadable(_) if self.windows.is_some_and(|w| w.has_irql) => Tier::Irql,
             VmState::Unreadable(_) => Tier::None,
         }
     }
@@ -226,6 +239,20 @@ mod tests {
             .count()
             .try_into()
             .unwrap()
+    }
+
+    #[test]
+    fn a_windows_guest_is_known_by_its_irql_where_kvm_has_it() {
+        let mut vm = vm(Instant::now());
+        let id = WindowsId::new(0x0001_040a_0000_4f7c).unwrap();
+        for (windows, tier) in [
+            (None, Tier::None),
+            (Some(Windows { id, has_irql: false }), Tier::None),
+            (Some(Windows { id, has_irql: true }), Tier::Irql),
+        ] {
+            vm.windows = windows;
+            assert_eq!(vm.tier(), tier);
+        }
     }
 
     #[test]

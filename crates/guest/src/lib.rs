@@ -39,6 +39,7 @@ pub mod scan;
 pub mod source;
 pub mod tier;
 pub mod vcpu;
+mod windows;
 
 pub use address::{Gpa, Gva, Hva, HvaRange, Slot};
 pub use btf::BtfError;
@@ -52,3 +53,4 @@ pub use resolved::{Deltas, Kernel, QueueDeltas, ResolvedGuest};
 pub use source::{BtfFiles, SourceError};
 pub use tier::Tier;
 pub use vcpu::{Vcpu, VcpuRecord};
+pub use windows::WindowsId;

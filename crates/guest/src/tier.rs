@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub enum Tier {
     /// Each vCPU's class.
     Exact,
+    /// The interrupt request level of Windows: what each vCPU is likely to do.
+    Irql,
     /// Nothing: preemptions are counted, and the vCPUs are ordinary tasks to the scheduler.
     None,
 }
@@ -19,6 +21,7 @@ impl Tier {
     pub fn name(self) -> &'static str {
         match self {
             Self::Exact => "exact",
+            Self::Irql => "irql",
             Self::None => "none",
         }
     }
@@ -30,7 +33,7 @@ mod tests {
 
     #[test]
     fn a_tier_has_one_name() {
-        for tier in [Tier::Exact, Tier::None] {
+        for tier in [Tier::Exact, Tier::Irql, Tier::None] {
             assert_eq!(serde_json::to_value(tier).unwrap(), tier.name());
         }
     }

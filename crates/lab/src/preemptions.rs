@@ -42,7 +42,11 @@ pub fn between(before: &Sample, after: &Sample, pid: i32) -> BTreeMap<VcpuClass,
         return BTreeMap::new();
     }
     let readable = old.vcpus.iter().chain(&new.vcpus).all(|v| v.readable);
-    let known = CLASSES.into_iter().filter(|c| readable || *c == VcpuClass::Unknown);
+    // Without a tier, as in a replay, only a VM that is readable has classes.
+    let known = CLASSES.into_iter().filter(|class| {
+        let is_told = old.tells(*class) && new.tells(*class);
+        is_told && (readable || *class == VcpuClass::Unknown || !new.is_readable())
+    });
     known.map(|class| (class, difference(&old, &new, class))).collect()
 }
 
@@ -100,6 +104,23 @@ mod tests {
     fn claims_no_class_of_a_vm_it_cannot_read() {
         let found = grown(line(10, 0, true), line(10, 0, false), 7);
         assert_eq!(found.keys().copied().collect::<Vec<_>>(), [VcpuClass::Unknown]);
+    }
+
+    #[test]
+    fn knows_likely_classes_of_a_vm_by_its_irql() {
+        let by_irql = |line: Value| {
+            let mut line = line;
+            line["vms"][0]["tier"] = json!("irql");
+            line["vms"][0]["vcpus"][0]["preemptions"]["likely_holder"] = json!(7);
+            line
+        };
+        let mut before = by_irql(line(0, 0, false));
+        before["vms"][0]["vcpus"][0]["preemptions"]["likely_holder"] = json!(2);
+        let found = grown(before, by_irql(line(0, 0, false)), 7);
+        assert_eq!(found[&VcpuClass::LikelyHolder].count, 5);
+        use VcpuClass::{LikelyHolder, LikelyIrq, LikelyWaiter, Preemptible, Unknown};
+        let known = [Unknown, Preemptible, LikelyHolder, LikelyIrq, LikelyWaiter];
+        assert_eq!(found.keys().copied().collect::<Vec<_>>(), known);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What is known of the guest of a VM, as all outputs say it.
 
-use holdfast_bpf::{ReadError, Tier, Vm, VmState};
+use holdfast_bpf::{ReadError, Tier, Vm, VmState, Windows};
 use serde::{Deserialize, Serialize};
 
 /// What is known of the guest of a VM.
@@ -10,10 +10,10 @@ pub struct Guest {
     /// How much is known of its vCPUs; not in recordings that say nothing of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier: Option<Tier>,
-    /// Its kernel, where it can be read.
+    /// Its kernel, where it can be read, or the version of Windows that it says it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
-    /// The reason why it cannot be read, if it cannot.
+    /// The reason why its kernel cannot be read, if it cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
     /// What would lift its tier, where that is known.
@@ -25,6 +25,9 @@ impl Guest {
     /// Without a steal-time record there is no attempt to read a guest.
     pub(crate) fn of(vm: &Vm) -> Self {
         let tier = vm.tier();
+        if let (VmState::Unreadable(_), Some(windows)) = (&vm.state, vm.windows) {
+            return Self::of_windows(tier, windows);
+        }
         let (why, remedy) = match &vm.state {
             VmState::Readable(guest) => {
                 let kernel = Some(guest.kernel().to_string());
@@ -41,6 +44,29 @@ impl Guest {
         Self { remedy: remedy.map(Into::into), ..Self::unknown(why) }
     }
 
+    /// Windows has no public layout, so that its kernel is never read.
+    fn of_windows(tier: Tier, windows: Windows) -> Self {
+        let (why, remedy) = if windows.has_irql {
+            (
+                "its interrupt request level (IRQL) alone tells what its vCPUs are likely to do",
+                "no tier above it is for Windows; pause-loop exits or hv-spinlocks tell which \
+                 vCPU spins",
+            )
+        } else {
+            (
+                "KVM does not have its interrupt request level (IRQL): its APIC is not KVM's, or \
+                 it is protected from the host",
+                "give it KVM's APIC (kernel-irqchip=on or split)",
+            )
+        };
+        Self {
+            tier: Some(tier),
+            kernel: Some(windows.id.to_string()),
+            unreadable: Some(why.into()),
+            remedy: Some(remedy.into()),
+        }
+    }
+
     /// A guest of which nothing is known.
     pub(crate) fn unknown(why: String) -> Self {
         Self { tier: Some(Tier::None), unreadable: Some(why), ..Self::default() }
@@ -49,6 +75,11 @@ impl Guest {
     /// The kernel, or else the reason why it is not known.
     pub(crate) fn text(&self) -> &str {
         self.kernel.as_deref().or(self.unreadable.as_deref()).unwrap_or_default()
+    }
+
+    /// Is the class of its vCPUs known exactly?
+    pub(crate) fn is_exact(&self) -> bool {
+        self.kernel.is_some() && self.unreadable.is_none()
     }
 
     /// The name of its tier, or `-`.
@@ -73,4 +104,23 @@ fn chain(error: &impl std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_bpf::WindowsId;
+
+    use super::*;
+
+    #[test]
+    fn windows_says_why_it_is_not_exact_and_what_would_lift_it() {
+        let id = WindowsId::new(0x0001_040a_0000_4f7c).unwrap();
+        let guest = |tier, has_irql| Guest::of_windows(tier, Windows { id, has_irql });
+        let known = guest(Tier::Irql, true);
+        assert_eq!((known.text(), known.tier_name()), ("Windows 10.0 build 20348", "irql"));
+        assert!(known.why().unwrap().contains("IRQL") && !known.is_exact());
+        let hidden = guest(Tier::None, false);
+        assert!(hidden.why().unwrap().ends_with("(kernel-irqchip=on or split)"));
+        assert!(!hidden.is_exact());
+    }
 }

@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use holdfast_bpf::{BtfFiles, Discovery};
+use holdfast_bpf::{BtfFiles, Discovery, Tier};
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Link, MapCore, MapFlags, OpenObject, RingBuffer, RingBufferBuilder};
 
@@ -287,8 +287,8 @@ impl<'obj> Observer<'obj> {
             if vcpus != known {
                 (known, quiet_since) = (vcpus, Instant::now());
             }
-            let all_readable = self.discovery.vms().values().all(|vm| vm.is_readable());
-            if known > 0 && all_readable && quiet_since.elapsed() > QUIET {
+            let all_known = self.discovery.vms().values().all(|vm| vm.tier() != Tier::None);
+            if known > 0 && all_known && quiet_since.elapsed() > QUIET {
                 break;
             }
         }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use holdfast_bpf::BtfFiles;
+use holdfast_bpf::{BtfFiles, Tier};
 use holdfast_policy::VcpuClass;
 
 use crate::error::ObserverError;
@@ -145,7 +145,11 @@ impl Report {
                 text.push_str(&row(&label, &vcpu.counters, vcpu.readable, sample.seconds()));
             }
             if let (false, Some(why)) = (vm.is_readable(), vm.guest.why()) {
-                text.push_str(&fill(&format!("  not readable: {why}")));
+                let what = match vm.guest.tier {
+                    Some(Tier::Irql) => "tier irql",
+                    _ => "not readable",
+                };
+                text.push_str(&fill(&format!("  {what}: {why}")));
             }
             if vm.ended {
                 text.push_str("  It ended meanwhile: its rates are over all of the time.\n");

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use holdfast_bpf::Tier;
 use holdfast_policy::{NR_CLASSES, VcpuClass};
 use serde::{Deserialize, Serialize};
 
@@ -249,6 +250,17 @@ impl VmSample {
     pub fn is_readable(&self) -> bool {
         self.vcpus.iter().any(|vcpu| vcpu.readable)
     }
+
+    /// Can a vCPU of it be found in this class?
+    pub fn tells(&self, class: VcpuClass) -> bool {
+        let by_irql = self.guest.tier == Some(Tier::Irql);
+        match class {
+            VcpuClass::Unknown => true,
+            VcpuClass::Preemptible => self.is_readable() || by_irql,
+            class if class.is_likely() => by_irql,
+            _ => self.is_readable(),
+        }
+    }
 }
 
 impl Sample {
@@ -364,7 +376,6 @@ impl std::ops::Index<VcpuClass> for HistogramByClass {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use holdfast_bpf::Tier;
 
     use super::*;
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use std::{fmt, fs};
 
-use holdfast_bpf::{BtfFiles, Discovery, Vm, VmState};
+use holdfast_bpf::{BtfFiles, Discovery, Tier, Vm, VmState};
 use serde::Serialize;
 
 use crate::error::ObserverError;
@@ -83,7 +83,7 @@ pub fn list_vms(wait: Duration, btf: &[BtfFiles]) -> Result<VmList, ObserverErro
         if vcpus != seen {
             (seen, quiet_since) = (vcpus, Instant::now());
         }
-        let all_readable = discovery.vms().values().all(|vm| vm.is_readable())
+        let all_readable = discovery.vms().values().all(|vm| vm.tier() != Tier::None)
             && there.keys().all(|pid| discovery.vms().values().any(|vm| vm.pid == *pid));
         if seen > 0 && all_readable && quiet_since.elapsed() > QUIET {
             break;

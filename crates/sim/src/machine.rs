@@ -421,6 +421,11 @@ impl Machine {
             idle_task_hva: at(words_of.tasks.map(|(_, idle)| idle)),
             call_queue_hva: at(words_of.call_queue),
             direct_map_hva: words_of.direct_map.wrapping_add(memory.hva),
+            guest_os_id: 0,
+            tpr: 0,
+            spun_at: 0,
+            spin_gap_ns: 0,
+            pause_rip: 0,
         };
         let map = ext.object.symbol("vcpus").expect("the scheduler has vcpus") as *mut u64;
         let size = size_of::<l::hf_vcpu>() as u32;

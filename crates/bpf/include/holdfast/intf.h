@@ -9,8 +9,8 @@
 #define HF_MAX_VMS 4096
 
 /*
- * A vCPU thread, in task storage: its identity, and where in the VMM's address
- * space the words lie that tell its class. Written by discovery alone.
+ * A vCPU thread, in task storage: its identity, and where the words lie that tell
+ * its class: in the VMM's address space, but for @tpr. Written by discovery alone.
  */
 struct hf_vcpu {
 	u64 kvm;      /* address of struct kvm: the identity of a VM while it lives */
@@ -33,6 +33,12 @@ struct hf_vcpu {
 	u64 idle_task_hva;
 	u64 call_queue_hva; /* function calls pending from other CPUs; 0: not known */
 	u64 direct_map_hva; /* to be added to an address in the guest kernel's direct map */
+	u64 guest_os_id;    /* of Windows; 0: the guest does not say that it is */
+	/* Kernel address of its task priority, which tells its class without @epoch; 0: none. */
+	u64 tpr;
+	u64 spun_at;	 /* its last pause exit, or hypercall that tells of a spin; 0: none */
+	u64 spin_gap_ns; /* from the one before to that */
+	u64 pause_rip;	 /* where the exit was; 0: it was none */
 };
 
 /* A VM, keyed by the address of its struct kvm. Written by discovery alone. */

@@ -32,12 +32,26 @@ struct gfn_to_hva_cache___hf {
 	struct kvm_memory_slot___hf *memslot;
 } HF_CORE;
 
+struct kvm_lapic___hf {
+	void *regs;		   /* the APIC page; that of APICv and AVIC, where they are on */
+	bool guest_apic_protected; /* since v6.16 */
+} HF_CORE;
+
 struct kvm_vcpu_arch___hf {
+	struct kvm_lapic___hf *apic; /* NULL: the VMM emulates it */
+	bool guest_state_protected;  /* since v5.11: SEV-ES, TDX */
 	struct {
 		u64 msr_val;
 		struct gfn_to_hva_cache___hf cache;
 	} st;
-	unsigned long regs[1]; /* as many as there are */
+	unsigned long regs[17]; /* up to v7.1 the last is rip */
+	unsigned long rip;	/* since v7.2 */
+	unsigned long regs_avail[1];
+} HF_CORE;
+
+/* Up to v7.1. */
+struct kvm_vcpu_arch___u32 {
+	u32 regs_avail;
 } HF_CORE;
 
 /* Slots by id. Two sets share the slots; node_idx is the index of this set's links. */
@@ -48,6 +62,12 @@ struct kvm_memslots___hf {
 	struct hlist_head___hf id_hash[KVM_ID_HASH_SIZE];
 } HF_CORE;
 
+struct kvm_arch___hf {
+	struct {
+		u64 hv_guest_os_id; /* since v6.8 only with CONFIG_KVM_HYPERV */
+	} hyperv;
+} HF_CORE;
+
 struct kvm___hf {
 	struct mm_struct *mm;
 	struct {
@@ -56,6 +76,7 @@ struct kvm___hf {
 		} refs;
 	} users_count;
 	struct kvm_memslots___hf *memslots[1]; /* [0]: not system management mode */
+	struct kvm_arch___hf arch;
 } HF_CORE;
 
 struct kvm_vcpu___hf {
@@ -80,6 +101,13 @@ struct kvm_vcpu___hf {
 #define KVM_MSR_ENABLED	     1
 #define KVM_STEAL_VALID_BITS ((~0ULL) << 6)
 
-#define HF_PAGE_SHIFT	     12
+/* arch/x86/include/asm/kvm_host.h; the last is a bit in regs_avail, too. */
+#define VCPU_REGS_RCX 1
+#define VCPU_REGS_RIP 16
+
+/* arch/x86/include/asm/apicdef.h: a place in the APIC page. */
+#define APIC_TASKPRI  0x80
+
+#define HF_PAGE_SHIFT 12
 
 #endif /* __HOLDFAST_KVM_BPF_H */

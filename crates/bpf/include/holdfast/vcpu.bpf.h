@@ -28,6 +28,52 @@ static __always_inline bool hf_in_nested_guest(const struct hf_vcpu *v)
 }
 
 /*
+ * Where a vCPU is in its guest, which is not running at the moment; 0: KVM does not know. It always
+ * does on AMD. On Intel it asks the CPU only if it needs to.
+ */
+static __always_inline u64 hf_read_rip(u64 vcpu)
+{
+	const struct kvm_vcpu___hf *kv = (const void *)vcpu;
+	const struct kvm_vcpu_arch___u32 *old = (const void *)&kv->arch;
+
+	if (bpf_core_field_exists(kv->arch.rip)) {
+		if (BPF_CORE_READ(kv, arch.regs_avail[0]) & (1 << VCPU_REGS_RIP))
+			return BPF_CORE_READ(kv, arch.rip);
+	} else if (BPF_CORE_READ(old, regs_avail) & (1 << VCPU_REGS_RIP)) {
+		return BPF_CORE_READ(kv, arch.regs[VCPU_REGS_RIP]);
+	}
+	return 0;
+}
+
+/* Does a vCPU of a Windows guest seem to spin? The place of its last pause exit tells best. */
+static __always_inline bool hf_seems_to_spin(const struct hf_vcpu *v)
+{
+	u64 rip;
+
+	if (!v->spun_at)
+		return false;
+	rip = v->pause_rip ? hf_read_rip(v->vcpu) : 0;
+	if (rip)
+		return hf_is_in_spin(rip, v->pause_rip);
+	return hf_still_spins(bpf_ktime_get_ns() - v->spun_at, v->spin_gap_ns);
+}
+
+/*
+ * Class of a vCPU of a Windows guest, whose thread is current or off the CPU: KVM has the task
+ * priority in the APIC page since the last exit. While L2 runs, the page is that of L1.
+ */
+static __always_inline enum hf_class hf_read_irql(const struct hf_vcpu *v)
+{
+	u32 tpr;
+
+	if (bpf_probe_read_kernel(&tpr, sizeof(tpr), (void *)v->tpr) || hf_in_nested_guest(v))
+		return HF_UNKNOWN;
+	if (tpr >> HF_IRQL_SHIFT < HF_DISPATCH_LEVEL)
+		return HF_PREEMPTIBLE;
+	return hf_classify_irql(tpr, hf_seems_to_spin(v));
+}
+
+/*
  * Class of a vCPU whose thread, or a sibling's, is current: the addresses are of the VMM's memory.
  * The reads do not fault, so a page that is not there, or a thread of another process, gives
  * HF_UNKNOWN. Encrypted memory may well be read: that of SEV and SEV-ES gives ciphertext. But
@@ -42,7 +88,7 @@ static __always_inline enum hf_class hf_read_class(const struct hf_vcpu *v)
 	u64 task, idle_task;
 
 	if (!v->epoch)
-		return HF_UNKNOWN;
+		return v->tpr ? hf_read_irql(v) : HF_UNKNOWN;
 	if (bpf_probe_read_user(&facts.preempt_count, sizeof(facts.preempt_count),
 				(void *)v->preempt_count_hva))
 		return HF_UNKNOWN;

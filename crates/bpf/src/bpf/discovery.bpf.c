@@ -288,6 +288,36 @@ static bool note_runner(struct kvm_vcpu___hf *kv, u32 tid)
 	return true;
 }
 
+/*
+ * Does the guest say that it is Windows, and does KVM have its task priority in memory? Not where
+ * the VMM emulates the APIC, and not if the guest is protected from the host.
+ */
+static void note_windows(struct kvm_vcpu___hf *kv, struct hf_vcpu *v)
+{
+	struct kvm_lapic___hf *apic;
+	u64 id = 0, tpr = 0;
+
+	if (bpf_core_field_exists(struct kvm_arch___hf, hyperv.hv_guest_os_id))
+		id = BPF_CORE_READ(kv, kvm, arch.hyperv.hv_guest_os_id);
+	if (!hf_is_windows(id))
+		id = 0;
+	apic = id ? kv->arch.apic : NULL;
+	if (apic && bpf_core_field_exists(kv->arch.guest_state_protected) &&
+	    kv->arch.guest_state_protected)
+		apic = NULL;
+	if (apic && bpf_core_field_exists(apic->guest_apic_protected) && apic->guest_apic_protected)
+		apic = NULL;
+	if (apic && apic->regs)
+		tpr = (u64)apic->regs + APIC_TASKPRI;
+	if (v->guest_os_id != id || v->tpr != tpr)
+		v->reported = 0;
+	v->guest_os_id = id;
+	v->tpr = tpr;
+	/* Of a Linux kernel that the VM ran before. */
+	if (tpr)
+		v->qnode_hva = v->call_queue_hva = 0;
+}
+
 SEC("fentry/kvm_arch_vcpu_load")
 int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 {
@@ -317,6 +347,7 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 
 	/* KVM may have put another VM's where one was. */
 	if (v->vcpu != (u64)kv || v->born != vm->born) {
+		v->guest_os_id = v->tpr = v->spun_at = 0;
 		v->vcpu = note_runner(kv, p->pid) ? (u64)kv : 0;
 		if (!v->vcpu)
 			__sync_fetch_and_add(&nr_untracked, 1);
@@ -358,9 +389,33 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 
 	if (!v->epoch || v->epoch != vm->epoch)
 		apply_layout(v, vm);
+	if (!v->epoch)
+		note_windows(kv, v);
 	/* User space forgets reports from before another vCPU's record went or moved. */
 	if (v->reported != vm->epoch)
 		report(kv, v, vm);
+	return 0;
+}
+
+/* Of the Hypervisor Top-Level Functional Specification; the lower half of rcx of a hypercall. */
+#define HVCALL_NOTIFY_LONG_SPIN_WAIT 8
+
+/* A vCPU spins: it has a pause exit, or its guest says so by a hypercall of Hyper-V. */
+SEC("fentry/kvm_vcpu_on_spin")
+int BPF_PROG(vcpu_spins, struct kvm_vcpu___hf *kv)
+{
+	struct hf_vcpu *v;
+	u64 now;
+
+	v = bpf_task_storage_get(&vcpus, bpf_get_current_task_btf(), NULL, 0);
+	if (!v || !v->tpr || v->vcpu != (u64)kv)
+		return 0;
+	now = bpf_ktime_get_ns();
+	v->spin_gap_ns = now - v->spun_at;
+	v->spun_at = now;
+	v->pause_rip = 0;
+	if ((u16)kv->arch.regs[VCPU_REGS_RCX] != HVCALL_NOTIFY_LONG_SPIN_WAIT)
+		v->pause_rip = hf_read_rip(v->vcpu);
 	return 0;
 }
 

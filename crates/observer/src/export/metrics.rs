@@ -206,9 +206,8 @@ pub fn reference() -> String {
 
 /// Classes whose counters are known for a VM: a zero means that nothing happened, and not that
 /// nothing was measured.
-fn classes(vm: &VmSample) -> impl Iterator<Item = VcpuClass> + use<> {
-    let readable = vm.is_readable();
-    VcpuClass::ALL.into_iter().filter(move |class| readable || *class == VcpuClass::Unknown)
+fn classes(vm: &VmSample) -> impl Iterator<Item = VcpuClass> {
+    VcpuClass::ALL.into_iter().filter(|class| vm.tells(*class))
 }
 
 #[derive(Default)]

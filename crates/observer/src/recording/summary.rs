@@ -37,7 +37,7 @@ impl Recording {
                     .get(key)
                     .zip(c.times)
                     .map(|(spans, times)| Times { run_ns: running_ns(spans), ..times });
-                VcpuSample { vcpu: key.1, tid: *tid, readable: vm.guest.kernel.is_some(), counters }
+                VcpuSample { vcpu: key.1, tid: *tid, readable: vm.guest.is_exact(), counters }
             });
             VmSample {
                 pid: vm.pid,
