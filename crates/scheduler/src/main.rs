@@ -26,7 +26,7 @@ use clap::CommandFactory;
 use crossbeam::channel::{Receiver, Sender, bounded, select};
 use holdfast_args::{SKIPPED, VERSION};
 use holdfast_bpf::service::{self, Watchdog};
-use holdfast_bpf::{Discovery, with_last_words};
+use holdfast_bpf::{Discovery, Tier, with_last_words};
 use holdfast_checks::{Host, MAX_CPUS, MAX_LLCS, Purpose};
 use libbpf_rs::{MapCore, MapFlags, OpenObject, PrintLevel, set_print};
 use log::{debug, info, warn};
@@ -128,9 +128,10 @@ impl<'a> Scheduler<'a> {
         let mut vms = BTreeMap::new();
         let known = self.discovery.iter().flat_map(Discovery::vms);
         for (kvm, vm) in known {
-            match vm.is_readable() {
-                true => metrics.nr_vms_readable += 1,
-                false => metrics.nr_vms_unreadable += 1,
+            match vm.tier() {
+                Tier::Irql => metrics.nr_vms_irql += 1,
+                Tier::None => metrics.nr_vms_unreadable += 1,
+                _ => metrics.nr_vms_readable += 1,
             }
             let found = self.skel.maps.vm_ctxs.lookup(&kvm.to_ne_bytes(), MapFlags::ANY);
             // A VM that has never been preempted has no entry.

@@ -90,6 +90,12 @@ counters! {
             "Preemptions of vCPUs queued for a lock";
         nr_preempted_head = STOPPED + VcpuClass::Head as u32,
             "Preemptions of vCPUs first in the queue of a lock";
+        nr_preempted_likely_holder = STOPPED + VcpuClass::LikelyHolder as u32,
+            "Preemptions of vCPUs of Windows at DISPATCH_LEVEL: they hold a lock or spin for one";
+        nr_preempted_likely_irq = STOPPED + VcpuClass::LikelyIrq as u32,
+            "Preemptions of vCPUs of Windows above DISPATCH_LEVEL";
+        nr_preempted_likely_waiter = STOPPED + VcpuClass::LikelyWaiter as u32,
+            "Preemptions of vCPUs of Windows at DISPATCH_LEVEL that had a pause exit just before";
         protected_waiting_ns = WAITING_NS,
             "Time that preempted holders, heads and interrupts had no CPU, in ns";
         nr_resumed_first = RESUMED_FIRST,
@@ -144,7 +150,9 @@ counters! {
 pub(crate) struct Metrics {
     #[stat(desc = "VMs with a readable guest")]
     pub nr_vms_readable: u64,
-    #[stat(desc = "VMs without a readable guest; their vCPUs are ordinary tasks")]
+    #[stat(desc = "VMs of Windows, of whose vCPUs the IRQL is known")]
+    pub nr_vms_irql: u64,
+    #[stat(desc = "VMs of which nothing is known; their vCPUs are ordinary tasks")]
     pub nr_vms_unreadable: u64,
     #[stat(desc = "Running tasks preempted by a waking task")]
     pub nr_wakeup_preempt: u64,
@@ -179,9 +187,11 @@ impl Metrics {
     pub(crate) fn format<W: Write>(&self, w: &mut W) -> Result<()> {
         writeln!(
             w,
-            "[holdfast] {} of {} VMs readable, {} wakeup preemptions, {} starving tasks",
+            "[holdfast] {} of {} VMs readable, {} by IRQL, {} wakeup preemptions, \
+             {} starving tasks",
             self.nr_vms_readable,
-            self.nr_vms_readable + self.nr_vms_unreadable,
+            self.nr_vms_readable + self.nr_vms_irql + self.nr_vms_unreadable,
+            self.nr_vms_irql,
             self.nr_wakeup_preempt,
             self.nr_starving,
         )?;
@@ -196,6 +206,7 @@ impl Metrics {
     fn delta(&self, before: &Self) -> Self {
         Self {
             nr_vms_readable: self.nr_vms_readable,
+            nr_vms_irql: self.nr_vms_irql,
             nr_vms_unreadable: self.nr_vms_unreadable,
             nr_wakeup_preempt: self.nr_wakeup_preempt.saturating_sub(before.nr_wakeup_preempt),
             nr_kept: self.nr_kept.saturating_sub(before.nr_kept),
@@ -279,7 +290,8 @@ impl Decisions {
         writeln!(w, "  {:>8} grace until released, us (log2): {:?}", "", self.grace_need_us_log2)?;
         writeln!(
             w,
-            "  {:>8} preempted: holder {}, irq {}, head {}, waiter {}, preemptible {}, unknown {}",
+            "  {:>8} preempted: holder {}, irq {}, head {}, waiter {}, preemptible {}, unknown {}; \
+             likely: holder {}, irq {}, waiter {}",
             "",
             self.nr_preempted_holder,
             self.nr_preempted_irq,
@@ -287,6 +299,9 @@ impl Decisions {
             self.nr_preempted_waiter,
             self.nr_preempted_preemptible,
             self.nr_preempted_unknown,
+            self.nr_preempted_likely_holder,
+            self.nr_preempted_likely_irq,
+            self.nr_preempted_likely_waiter,
         )?;
         writeln!(
             w,

@@ -31,6 +31,7 @@ const VMS: Metric = (
     1.0,
     &[
         ("nr_vms_readable", &[("readable", "true")]),
+        ("nr_vms_irql", &[("readable", "irql")]),
         ("nr_vms_unreadable", &[("readable", "false")]),
     ],
 );
@@ -90,6 +91,9 @@ const DECISIONS: [Metric; 5] = [
             ("nr_preempted_irq", &[("class", "irq")]),
             ("nr_preempted_waiter", &[("class", "waiter")]),
             ("nr_preempted_head", &[("class", "head")]),
+            ("nr_preempted_likely_holder", &[("class", "likely_holder")]),
+            ("nr_preempted_likely_irq", &[("class", "likely_irq")]),
+            ("nr_preempted_likely_waiter", &[("class", "likely_waiter")]),
         ],
     ),
     (
@@ -218,10 +222,12 @@ pub(super) mod tests {
     /// scx_holdfast with some counters, for the VM of process 7.
     pub(in crate::export) fn loaded() -> Loaded<'static> {
         let decisions = json!({"nr_released": 40, "nr_capped": 2, "nr_over_budget": 1,
-            "grace_ns": 2_500_000_000_u64, "nr_preempted_holder": 3, "nr_resumed_first": 6,
-            "nr_missed": 4, "protected_waiting_ns": 1_000_000});
-        let counters = json!({"nr_vms_readable": 1, "nr_vms_unreadable": 2, "nr_starving": 5,
-            "nr_wakeup_preempt": 9, "vcpus": decisions, "vms": {"7": decisions, "8": decisions}});
+            "grace_ns": 2_500_000_000_u64, "nr_preempted_holder": 3,
+            "nr_preempted_likely_holder": 8, "nr_resumed_first": 6, "nr_missed": 4,
+            "protected_waiting_ns": 1_000_000});
+        let counters = json!({"nr_vms_readable": 1, "nr_vms_irql": 3, "nr_vms_unreadable": 2,
+            "nr_starving": 5, "nr_wakeup_preempt": 9, "vcpus": decisions,
+            "vms": {"7": decisions, "8": decisions}});
         Loaded { name: "holdfast", counters: Some(counters) }
     }
 
@@ -231,9 +237,11 @@ pub(super) mod tests {
         loaded().write(&mut page, "a", &sample(1, 7, 30).vms);
         for line in [
             r#"holdfast_scheduler_vms{nodename="a",readable="false"} 2"#,
+            r#"holdfast_scheduler_vms{nodename="a",readable="irql"} 3"#,
             r#"holdfast_scheduler_starving_slices_total{nodename="a"} 5"#,
             r#"holdfast_scheduler_slice_ends_total{nodename="a",decision="capped"} 2"#,
             r#"holdfast_scheduler_preemptions_total{nodename="a",class="holder"} 3"#,
+            r#"holdfast_scheduler_preemptions_total{nodename="a",class="likely_holder"} 8"#,
             r#"holdfast_scheduler_blocked_seconds_total{nodename="a"} 0.001"#,
             r#"holdfast_vm_graces_total{vm="web",pid="7",end="over_budget"} 1"#,
             r#"holdfast_vm_grace_seconds_total{vm="web",pid="7"} 2.5"#,

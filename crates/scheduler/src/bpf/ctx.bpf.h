@@ -259,6 +259,14 @@ static struct hf_vcpu *readable_vcpu_of(struct task_struct *p)
 	return v && v->epoch ? v : NULL;
 }
 
+/* The same, or if other signs tell what it is likely to do. */
+static struct hf_vcpu *known_vcpu_of(struct task_struct *p)
+{
+	struct hf_vcpu *v = vcpu_of(p);
+
+	return v && (v->epoch || v->tpr) ? v : NULL;
+}
+
 /* A kernel thread that serves one CPU: it is short, and other tasks wait for its work. */
 static bool is_pcpu_kthread(const struct task_struct *p)
 {

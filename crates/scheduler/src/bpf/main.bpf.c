@@ -268,7 +268,7 @@ void BPF_STRUCT_OPS(holdfast_stopping, struct task_struct *p, bool runnable)
 		return;
 	}
 	/* Its memory can be read only while it is current, which a remote dequeue is not. */
-	if (bpf_get_current_task_btf() == p && (v = readable_vcpu_of(p)))
+	if (bpf_get_current_task_btf() == p && (v = known_vcpu_of(p)))
 		list_stopped(p, v, tctx, hf_read_class(v), now);
 }
 

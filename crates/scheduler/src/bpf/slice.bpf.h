@@ -148,7 +148,7 @@ static void decide_slice_end(struct task_struct *prev, struct task_ctx *tctx, st
 		end->fate = SLICE_RENEWED;
 		return;
 	}
-	if (!grace_enabled || cctx->slice.grace_over || !(v = readable_vcpu_of(prev)))
+	if (!grace_enabled || cctx->slice.grace_over || !(v = known_vcpu_of(prev)))
 		return;
 	decide_grace(prev, v, tctx, &grace);
 	end->step_ns = grace.step_ns;

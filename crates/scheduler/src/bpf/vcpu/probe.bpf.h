@@ -156,12 +156,12 @@ static int probe_timer_fn(void *map, u32 *cpu, struct cpu_ctx *cctx)
 		return 0;
 
 	tctx = task_ctx_of(p);
-	v = readable_vcpu_of(p);
+	v = known_vcpu_of(p);
 	if (tctx && v) {
 		if (reason == PROBE_FOR_GRACE) {
 			if (probe_grace(p, v, tctx, cctx, *cpu))
 				return 0;
-		} else if (!probe(p, v, tctx, cctx)) {
+		} else if (v->epoch && !probe(p, v, tctx, cctx)) {
 			return 0;
 		}
 	}
