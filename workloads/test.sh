@@ -84,7 +84,7 @@ counts_and_ends_on_sigterm() {
 	"$bin/$name" --counters "$scratch/$name" --threads 4 $(options "$name") &
 	pid=$!
 	case $name in
-	urandom | hackbench | sysbench) wait_for_operations 20 "$scratch/$name" $pid ;;
+	urandom | hackbench | sysbench | irql) wait_for_operations 20 "$scratch/$name" $pid ;;
 	*) wait_for_operations 20 "$scratch/$name" $pid 5 ;;
 	esac
 	ends_on_sigterm $pid "$name"
@@ -93,7 +93,7 @@ counts_and_ends_on_sigterm() {
 	[ "$magic $version $slots" = "$((0x48464354)) 1 4" ] || fail "$name: header $magic $version $slots"
 	case $name in
 	# These do not time an operation.
-	urandom | hackbench | sysbench) [ "$hist" = 0 ] || fail "$name: $hist histogram entries" ;;
+	urandom | hackbench | sysbench | irql) [ "$hist" = 0 ] || fail "$name: $hist histogram entries" ;;
 	# It counts bytes read and times compilations.
 	build) [ "$ops" -gt "$hist" ] || fail "$name: $ops KiB for $hist objects" ;;
 	# A worker may end between the two counts of one operation.
@@ -167,6 +167,10 @@ obstacle() {
 	# Where KVM itself is emulated there may be a /dev/kvm that runs a thousand times too slowly.
 	hostile)
 		"$bin/hostile" --seconds 1 --print 2>/dev/null | awk '{ exit !($1 >= 20) }' ||
+			echo 'KVM cannot be used here'
+		;;
+	irql)
+		"$bin/irql" --seconds 1 --print 2>/dev/null | awk '{ exit !($1 >= 1000) }' ||
 			echo 'KVM cannot be used here'
 		;;
 	esac

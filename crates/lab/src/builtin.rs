@@ -19,7 +19,7 @@ const CAMPAIGN: [(&str, &str); 6] = [
 ];
 
 /// The other experiments.
-const SINGLE: [(&str, &str); 18] = [
+const SINGLE: [(&str, &str); 19] = [
     ("demo", include_str!("../../../experiments/demo.toml")),
     ("contention", include_str!("../../../experiments/contention.toml")),
     ("cgroups", include_str!("../../../experiments/cgroups.toml")),
@@ -35,6 +35,7 @@ const SINGLE: [(&str, &str); 18] = [
     ("margins", include_str!("../../../experiments/margins.toml")),
     ("wakeups", include_str!("../../../experiments/wakeups.toml")),
     ("overhead", include_str!("../../../experiments/overhead.toml")),
+    ("guests", include_str!("../../../experiments/guests.toml")),
     ("workloads", include_str!("../../../experiments/workloads.toml")),
     ("aa", include_str!("../../../experiments/aa.toml")),
     ("smoke", include_str!("../../../experiments/smoke.toml")),
