@@ -2,7 +2,10 @@
 //! Compiles the discovery program, and tells dependent crates where the shared headers are
 //! (`DEP_HOLDFAST_BPF_HEADERS_INCLUDE`).
 
-use std::{env, fs, path::PathBuf};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
 
 use libbpf_cargo::SkeletonBuilder;
 
@@ -24,10 +27,17 @@ fn main() {
     }
     println!("cargo::metadata=include={}", include.display());
 
-    println!("cargo::rerun-if-changed=src/bpf/discovery.bpf.c");
     println!("cargo::rerun-if-env-changed=BPF_CLANG");
+    compile("src/bpf/discovery", &include, &out.join("discovery.skel.rs"));
+    compile("examples/irql_witness", &include, &out.join("irql_witness.skel.rs"));
+}
+
+/// Makes the skeleton of a BPF program.
+fn compile(program: &str, include: &Path, skeleton: &Path) {
+    let source = format!("{program}.bpf.c");
+    println!("cargo::rerun-if-changed={source}");
     SkeletonBuilder::new()
-        .source("src/bpf/discovery.bpf.c")
+        .source(&source)
         .clang(env::var_os("BPF_CLANG").unwrap_or_else(|| "clang".into()))
         .clang_args([
             format!("-I{}", include.display()),
@@ -36,6 +46,6 @@ fn main() {
             "-Wall".into(),
             "-Werror".into(),
         ])
-        .build_and_generate(out.join("discovery.skel.rs"))
+        .build_and_generate(skeleton)
         .expect("the BPF program compiles (it needs clang; see the Makefile)");
 }

@@ -104,6 +104,43 @@ fn a_guest_that_always_claims_to_hold_a_lock_gets_no_more_than_its_share() {
     machine.shut_down().unwrap();
 }
 
+#[test]
+fn a_windows_guest_that_is_always_at_dispatch_level_gets_no_more_than_its_share() {
+    let machine = Machine::boot(&spec(), &Progress::stderr()).unwrap();
+    load_kvm(&machine);
+    for hog in HOGS {
+        spawn(&machine, hog, &[&machine.workload_path("hog")]);
+    }
+    start_scheduler(&machine, &[]);
+    for claim in ["dispatch", "flipping"] {
+        let program = machine.workload_path("irql");
+        let counters = "/tmp/hostile.counters";
+        let held = ["--held", "65536", "--threads", "4", "--claim", claim];
+        let argv = [&[&*program, "--counters", counters][..], &held].concat();
+        spawn(&machine, HOSTILE, &argv);
+        eventually("grace for the liar, by its IRQL", || {
+            let counted = counted(&machine);
+            let graces = of_vcpus(&counted, "nr_extended");
+            (counted.counters["nr_vms_irql"] == 1 && graces > 0).then_some(())
+        });
+        std::thread::sleep(Duration::from_secs(2));
+        let before = cpu_times(&machine);
+        std::thread::sleep(Duration::from_secs(8));
+        let after = cpu_times(&machine);
+        let counted = counted(&machine);
+        let points = unfair_points(&before, &after);
+        eprintln!("{claim}: {points:+.2} points, {:?}", counted.counters);
+        assert!(points <= 2.0, "{claim}: {points} points more than fair; {counted:?}");
+        // What is likely is neither resumed first nor a blocker.
+        for counter in ["nr_resumed_first", "nr_probe_to_holder", "nr_preempted_holder"] {
+            assert_eq!(of_vcpus(&counted, counter), 0, "{claim}: {counter}: {counted:?}");
+        }
+        end(&machine, HOSTILE, libc::SIGTERM);
+    }
+    end_scheduler(&machine);
+    machine.shut_down().unwrap();
+}
+
 /// After its VM is closed a thread is like any other, even if the guest's memory still claims a
 /// lock.
 fn left_by_its_vm(machine: &Machine) {
