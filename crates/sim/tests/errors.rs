@@ -32,7 +32,9 @@ fn dump_tells_who_waits_where_and_for_how_long() {
     machine.run(SEC);
     let dump = machine.dump();
     println!("{dump}");
-    for line in ["LLC 0: DSQ has 1", "own DSQ has 1; contended 1", "DSQ 10000;", "DSQ 0;"] {
+    for line in
+        ["LLC 0: DSQ has 1", "own DSQ has 1; contended 1", "queued 1 in DSQ 10000;", "queued 0 in"]
+    {
         assert!(dump.contains(line), "{line}");
     }
     assert_eq!(dump.matches("weight 102400/1024").count(), 4, "each task that is runnable");

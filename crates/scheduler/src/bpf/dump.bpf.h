@@ -64,10 +64,11 @@ static void dump_task(struct task_struct *p)
 	if (!tctx)
 		return;
 	/* Virtual times as others would see them: by the clock of the task's CPU. */
-	scx_bpf_dump("   waits %llu ms, DSQ %llx; weight %u/%u; vtime %lld from CPU %d's\n",
-		     tctx->waits_since ? time_delta(now, tctx->waits_since) / 1000000 : 0,
-		     tctx->queued ? tctx->dsq : 0, tctx->weight, HF_WEIGHT_SCALE,
-		     tctx->vtime - time_at(tctx->cpu), tctx->cpu);
+	scx_bpf_dump(
+		"   waits %llu ms, queued %d in DSQ %llx; weight %u/%u; vtime %lld from CPU %d's\n",
+		tctx->waits_since ? time_delta(now, tctx->waits_since) / 1000000 : 0, tctx->queued,
+		tctx->dsq, tctx->weight, HF_WEIGHT_SCALE, tctx->vtime - time_at(tctx->cpu),
+		tctx->cpu);
 	if (vcpu_of(p))
 		scx_bpf_dump("   vCPU of class %u; blocker %d; grace %llu ns\n", tctx->class,
 			     tctx->listing.blocker, tctx->grace.granted_ns);
