@@ -4,7 +4,10 @@
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
+use holdfast_observer::Export;
+
 use crate::outcome;
+use crate::shown::WantedArgs;
 
 /// Serves metrics of every VM to Prometheus, at http://127.0.0.1:9746/metrics.
 ///
@@ -31,6 +34,9 @@ pub(crate) struct Args {
     collect: bool,
 
     #[command(flatten)]
+    vms: WantedArgs,
+
+    #[command(flatten)]
     guests: crate::btf::Args,
 }
 
@@ -47,8 +53,11 @@ fn loopback(text: &str) -> Result<SocketAddr, String> {
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
-    outcome(match args.collect {
-        true => holdfast_observer::collect(args.frequency, &args.guests.btf),
-        false => holdfast_observer::export(args.listen, args.frequency, &args.guests.btf),
-    })
+    let export = Export {
+        // They may begin later, and others may end.
+        vms: args.vms.wanted(),
+        frequency_hz: args.frequency,
+        btf: args.guests.btf.clone(),
+    };
+    outcome(if args.collect { export.collect() } else { export.run(args.listen) })
 }

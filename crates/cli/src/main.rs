@@ -23,9 +23,9 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::{Parser, Subcommand};
-use holdfast_args::{SKIPPED, VERSION, WRONG_USAGE, parse};
+use holdfast_args::{SKIPPED, VERSION, WRONG_USAGE, did_you_mean, parse};
 use holdfast_checks::steers;
 use holdfast_observer::{ObserverError, error_line};
 
@@ -180,6 +180,66 @@ fn outcome(result: Result<(), ObserverError>) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::from(SKIPPED))
         }
         Err(error) if error.is_wrong_usage() => Err(wrong_usage(error)),
+        Err(ObserverError::NoSuchVm { wanted, place, names }) => {
+            Err(no_such_vm(&wanted, place, names))
+        }
         Err(error) => Err(error.into()),
+    }
+}
+
+fn no_such_vm(wanted: &str, place: &str, names: Vec<String>) -> anyhow::Error {
+    let mut known = did_you_mean(wanted, &names);
+    if known.is_empty() && !names.is_empty() {
+        known = format!("; there are {}", listed(&names));
+    }
+    anyhow!("there is no VM {} {place}{known}", quoted(wanted))
+}
+
+/// The first of these names, and the number of the others.
+fn listed(names: &[String]) -> String {
+    const FIRST: usize = 5;
+    let first: Vec<_> = names.iter().take(FIRST).map(|name| quoted(name)).collect();
+    match names.len().saturating_sub(FIRST) {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
+    }
+}
+
+/// Text of the user or of another program, on one line, with nothing in it that steers a terminal.
+fn quoted(text: &str) -> String {
+    let shown = |c: char| if steers(c) { c.escape_default().to_string() } else { c.to_string() };
+    format!("`{}`", text.chars().map(shown).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_vm_gets_a_suggestion_or_the_list() {
+        let said = |wanted: &str, names: &[&str]| {
+            let names = names.iter().map(|name| (*name).to_owned()).collect();
+            no_such_vm(wanted, "on this host", names).to_string()
+        };
+        assert_eq!(
+            said("wbe1", &["db", "web1"]),
+            "there is no VM `wbe1` on this host; did you mean `web1`?"
+        );
+        assert_eq!(
+            said("99", &["db", "web1"]),
+            "there is no VM `99` on this host; there are `db`, `web1`"
+        );
+        assert_eq!(said("99", &[]), "there is no VM `99` on this host");
+        let many = said("99", &["a", "b", "c", "d", "e", "f", "g"]);
+        assert!(many.ends_with("`d`, `e` and 2 more"), "{many}");
+    }
+
+    #[test]
+    fn names_in_errors_stay_on_their_line_and_steer_nothing() {
+        let said = no_such_vm("a\nb\u{1b}[2J\u{202e}\t", "on this host", vec!["c\nd".into()]);
+        assert_eq!(
+            said.to_string(),
+            "there is no VM `a\\nb\\u{1b}[2J\\u{202e}\\t` on this host; there are `c\\nd`"
+        );
     }
 }

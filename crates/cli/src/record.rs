@@ -8,6 +8,7 @@ use std::time::Duration;
 use holdfast_args::interval;
 use holdfast_observer::Record;
 
+use crate::shown::WantedArgs;
 use crate::{Say, outcome, output_file, print};
 
 /// Records when every vCPU loses its CPU, and the sampling clock's findings, to a Parquet file.
@@ -18,6 +19,7 @@ use crate::{Say, outcome, output_file, print};
 #[command(after_help = "\
 Examples:
   holdfast record 1m -o monday.parquet
+  holdfast record 1m --vm web1 --vm web2
   holdfast replay monday.parquet")]
 pub(crate) struct Args {
     /// File to write.
@@ -40,14 +42,23 @@ pub(crate) struct Args {
     frequency: u32,
 
     #[command(flatten)]
+    vms: WantedArgs,
+
+    #[command(flatten)]
     guests: crate::btf::Args,
 }
 
 pub(crate) fn main(args: &Args, say: Say) -> anyhow::Result<ExitCode> {
+    let vms = match args.vms.wanted_here() {
+        Ok(vms) => vms,
+        Err(error) => return outcome(Err(error)),
+    };
     let record = Record {
         path: args.output.clone(),
+        vms,
         duration: args.duration,
         frequency_hz: args.frequency,
+        quiet: say.quiet,
         btf: args.guests.btf.clone(),
     };
     match record.run() {

@@ -60,12 +60,16 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(args: &Args, say: Say) -> anyhow::Result<ExitCode> {
+    let selection = match args.vms.selection_here() {
+        Ok(selection) => selection,
+        Err(error) => return outcome(Err(error)),
+    };
     let report = Report {
         interval: args.interval,
         count: args.count,
         quiet: say.quiet,
         format: args.format.format(),
-        selection: args.vms.selection_here()?,
+        selection,
         vcpus: args.vcpus,
         histogram: args.histogram,
         frequency_hz: args.frequency,

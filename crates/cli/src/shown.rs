@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Options of every command that shows VMs.
 
-use anyhow::ensure;
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use holdfast_args::did_you_mean;
-use holdfast_observer::{Column, Format, Selection, known_vms};
+use holdfast_observer::{Column, Format, ObserverError, Selection, Wanted, known_vms};
 
 /// The form of the output.
 #[derive(Debug, clap::Args)]
@@ -37,66 +35,71 @@ impl FormatArgs {
     }
 }
 
-/// Which VMs are shown.
+/// Which VMs are meant.
 #[derive(Debug, clap::Args)]
-pub(crate) struct VmArgs {
-    /// Show this VM only, by its name, its process or its UUID; may be given more than once.
+pub(crate) struct WantedArgs {
+    /// This VM only, by its name, its process or its UUID; may be given more than once.
     #[arg(long = "vm", value_name = "NAME|PID|UUID")]
     vms: Vec<String>,
+}
 
-    /// Sort VMs by this column, the largest first; `lost` is the time that preempted lock holders
-    /// and next owners had no CPU.
-    #[arg(long, value_name = "COLUMN", default_value = Column::Lost.name())]
-    #[arg(value_parser = PossibleValuesParser::new(Column::ALL.map(Column::name)).map(column))]
-    sort: Column,
+impl WantedArgs {
+    pub(crate) fn wanted(&self) -> Wanted {
+        Wanted(self.vms.clone())
+    }
 
-    /// Show the first N of them only.
+    /// The same for VMs that run on this host: an error if there is none of one of the names.
+    pub(crate) fn wanted_here(&self) -> Result<Wanted, ObserverError> {
+        let wanted = self.wanted();
+        if !self.vms.is_empty() {
+            let known = known_vms();
+            let ids = known.iter().map(|vm| (vm.pid, vm.name.as_deref(), vm.uuid.as_deref()));
+            // Without the rights to see VMs, the command itself says so.
+            if !known.is_empty() {
+                wanted.check(ids, "on this host")?;
+            }
+        }
+        Ok(wanted)
+    }
+}
+
+/// Which VMs are shown, and in which order.
+#[derive(Debug, clap::Args)]
+pub(crate) struct VmArgs {
+    #[command(flatten)]
+    wanted: WantedArgs,
+
+    /// Sort VMs by this column of the report, the largest first; by default by the time that their
+    /// lock holders and next owners were off the CPU.
+    #[arg(long, value_name = "COLUMN")]
+    #[arg(value_parser = columns())]
+    sort: Option<Column>,
+
+    /// The first N of them only.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     top: Option<u32>,
 }
 
+fn columns() -> impl TypedValueParser<Value = Column> {
+    PossibleValuesParser::new(Column::OF_REPORT.map(Column::name)).map(column)
+}
+
 fn column(name: String) -> Column {
-    Column::ALL.into_iter().find(|column| column.name() == name).unwrap_or_default()
+    Column::OF_REPORT.into_iter().find(|column| column.name() == name).unwrap_or_default()
 }
 
 impl VmArgs {
     pub(crate) fn selection(&self) -> Selection {
-        Selection { vms: self.vms.clone(), sort: self.sort, top: self.top.map(|top| top as usize) }
+        self.selection_of(self.wanted.wanted())
     }
 
     /// The same for the VMs that run on this host: an error if there is none of one of the names.
-    pub(crate) fn selection_here(&self) -> anyhow::Result<Selection> {
-        let known = known_vms();
-        for wanted in &self.vms {
-            let one = Selection { vms: vec![wanted.clone()], ..Selection::default() };
-            let is = |(pid, name, uuid): &(u32, Option<String>, Option<String>)| {
-                one.has(*pid, name.as_deref(), uuid.as_deref())
-            };
-            // Without the rights to see VMs, the command itself says so.
-            ensure!(known.is_empty() || known.iter().any(is), no_such_vm(wanted, &known));
-        }
-        Ok(self.selection())
+    pub(crate) fn selection_here(&self) -> Result<Selection, ObserverError> {
+        Ok(self.selection_of(self.wanted.wanted_here()?))
     }
-}
 
-fn no_such_vm(wanted: &str, known: &[(u32, Option<String>, Option<String>)]) -> String {
-    let names = known.iter().filter_map(|(_, name, _)| name.clone());
-    let meant = did_you_mean(wanted, names);
-    let list = if meant.is_empty() { "; `holdfast vms` lists them" } else { "" };
-    format!("there is no VM `{wanted}` on this host{meant}{list}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_misspelt_vm_gets_a_suggestion_or_the_list() {
-        let known = [(7, Some("web1".to_owned()), None), (8, None, None)];
-        assert_eq!(
-            no_such_vm("wbe1", &known),
-            "there is no VM `wbe1` on this host; did you mean `web1`?"
-        );
-        assert!(no_such_vm("99", &known).ends_with("; `holdfast vms` lists them"));
+    fn selection_of(&self, vms: Wanted) -> Selection {
+        let (sort, top) = (self.sort.unwrap_or_default(), self.top.map(|top| top as usize));
+        Selection { vms, sort, top }
     }
 }

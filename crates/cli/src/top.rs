@@ -44,9 +44,13 @@ fn after_help() -> String {
 }
 
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
+    let selection = match args.vms.selection_here() {
+        Ok(selection) => selection,
+        Err(error) => return outcome(Err(error)),
+    };
     let top = Top {
         interval: args.interval,
-        selection: args.vms.selection_here()?,
+        selection,
         frequency_hz: args.frequency,
         btf: args.guests.btf.clone(),
     };

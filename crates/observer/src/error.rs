@@ -100,6 +100,16 @@ pub enum ObserverError {
         /// Its other use.
         what: &'static str,
     },
+    /// A VM that was asked for is not there.
+    #[error("there is no VM `{wanted}` {place}")]
+    NoSuchVm {
+        /// Its name, process or UUID.
+        wanted: String,
+        /// The place.
+        place: &'static str,
+        /// Names of VMs that are there.
+        names: Vec<String>,
+    },
     /// A recording could not be completed.
     #[error(
         "cannot write all of the recording: only its first {events} events are in {}",

@@ -68,6 +68,13 @@ impl Histogram {
         })
     }
 
+    /// Upper bound of this quantile in ns: the end of its slot. The last slot has none.
+    pub(crate) fn quantile_bound_ns(&self, share: f64) -> Option<f64> {
+        let is_last = |slot| slot == NR_SLOTS - 1;
+        let end = |slot| if is_last(slot) { f64::INFINITY } else { (1u64 << (slot + 1)) as f64 };
+        self.quantile_slot(share).map(end)
+    }
+
     /// Upper bound of this quantile: the end of its slot, because the position within the slot is
     /// not known. At most seven characters.
     pub(crate) fn quantile(&self, share: f64) -> String {

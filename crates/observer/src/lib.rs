@@ -40,7 +40,7 @@ mod top;
 mod vms;
 
 pub use error::ObserverError;
-pub use export::{collect, export, reference as metrics_reference};
+pub use export::{Export, reference as metrics_reference};
 pub use guest::Guest;
 pub use histogram::{Histogram, NR_SLOTS, time};
 pub use holdfast_bpf::service::error_line;
@@ -54,7 +54,7 @@ pub use sample::{
     ByClass, ClockSamples, Cost, Counters, HistogramByClass, KvmCounters, PREEMPTIONS, Sample,
     Times, VcpuSample, VmSample,
 };
-pub use select::{Column, Selection};
+pub use select::{Column, Selection, Wanted};
 pub use serve::serve_requests;
 pub use spins::{LockWaits, SPINS, Spins, Waits};
 pub use top::{Top, top_keys};

@@ -8,6 +8,7 @@ use holdfast_bpf::BtfFiles;
 use crate::error::ObserverError;
 use crate::observer::{Observer, Options, Storage};
 use crate::sample::Sample;
+use crate::select::Selection;
 use crate::vms::{VmInfo, at_rest};
 
 /// The VMs of the host in a moment.
@@ -30,7 +31,7 @@ pub fn look(length: Duration, btf: &[BtfFiles]) -> Result<Look, ObserverError> {
         observer.poll(Duration::from_millis(50))?;
     }
     let mut sample = observer.sample()?.since(&before);
-    sample.sort_by_blocking();
+    Selection::default().apply(&mut sample);
     let ran = sample.vms.iter().map(|vm| vm.pid).collect();
     Ok(Look { sample, at_rest: at_rest(&ran) })
 }

@@ -12,17 +12,33 @@ pub(crate) const NAME_CHARS: usize = 64;
 /// Bytes of a command line that are read. The process chooses its length, up to all of its memory.
 const CMDLINE_MAX: u64 = 128 << 10;
 
-/// Name of the VM of this process, if it has one.
-pub(crate) fn vm_name(pid: u32) -> Option<String> {
-    let args = cmdline(pid);
-    let program = program(&executable(pid).unwrap_or_default(), &args);
-    let groups = fs::read(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    name_of(&program, &args, &String::from_utf8_lossy(&groups))
+/// What is known of a VM by its process.
+#[derive(Debug, Clone)]
+pub(crate) struct Names {
+    /// The VM's name, if it has one.
+    pub(crate) name: Option<String>,
+    /// Its UUID, if QEMU is given one, as libvirt and Proxmox do.
+    pub(crate) uuid: Option<String>,
+    /// Name of the program that runs it.
+    pub(crate) vmm: String,
 }
 
-/// UUID of the VM of this process, if QEMU is given one, as libvirt and Proxmox do.
-pub(crate) fn vm_uuid(pid: u32) -> Option<String> {
-    uuid_of(&cmdline(pid))
+impl Names {
+    /// Reads them once.
+    pub(crate) fn of(pid: u32) -> Self {
+        let args = cmdline(pid);
+        let executable = executable(pid);
+        let program = program(executable.as_deref().unwrap_or_default(), &args);
+        let groups = fs::read(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        Self {
+            name: name_of(&program, &args, &String::from_utf8_lossy(&groups)),
+            uuid: uuid_of(&args),
+            vmm: match executable {
+                Some(_) => printable(&program, NAME_CHARS),
+                None => "(ended)".into(),
+            },
+        }
+    }
 }
 
 fn uuid_of(args: &[String]) -> Option<String> {
@@ -32,14 +48,6 @@ fn uuid_of(args: &[String]) -> Option<String> {
     let given = value_of(args, &["-uuid", "--uuid"]);
     let uuid = given.or_else(|| value_of(args, &["-smbios"]).and_then(of_smbios))?;
     Some(printable(&uuid, NAME_CHARS)).filter(|uuid| !uuid.is_empty())
-}
-
-/// Name of the program that runs the VM.
-pub(crate) fn vmm(pid: u32) -> String {
-    executable(pid).map_or_else(
-        || "(ended)".into(),
-        |executable| printable(&program(&executable, &cmdline(pid)), NAME_CHARS),
-    )
 }
 
 fn cmdline(pid: u32) -> Vec<String> {
@@ -425,13 +433,13 @@ mod tests {
         let cat = dir.path().join(OsStr::from_bytes(b"q\xff\x1bx"));
         fs::copy("/bin/cat", &cat).unwrap();
         while_running(&mut Command::new(&cat), |pid| {
-            assert_eq!(vmm(pid), "q\u{fffd}?x");
+            assert_eq!(Names::of(pid).vmm, "q\u{fffd}?x");
             fs::remove_file(&cat).unwrap();
-            assert_eq!(vmm(pid), "q\u{fffd}?x", "it runs on");
+            assert_eq!(Names::of(pid).vmm, "q\u{fffd}?x", "it runs on");
             assert!(crate::host::process_begin(pid).is_some());
         });
-        assert_eq!(vmm(u32::MAX), "(ended)");
-        assert_eq!(vm_name(u32::MAX), None);
+        let ended = Names::of(u32::MAX);
+        assert_eq!((ended.vmm.as_str(), ended.name, ended.uuid), ("(ended)", None, None));
     }
 
     #[test]
@@ -443,7 +451,7 @@ mod tests {
             eprintln!("skipped: no {LOADER}");
             return;
         }
-        while_running(&mut command, |pid| assert_eq!(vmm(pid), "cat"));
+        while_running(&mut command, |pid| assert_eq!(Names::of(pid).vmm, "cat"));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::host::{
     boot_ns, check_kvm, monotonic_ns, online_cpus, process_begin, realtime_ns, schedstat,
     thread_exists, ticks_ns,
 };
-use crate::names::{vm_name, vm_uuid};
+use crate::names::Names;
 use crate::recording::RecordedVm;
 use crate::sample::{
     ByClass, ClockSamples, Counters, HistogramByClass, KvmCounters, Sample, Times, VcpuSample,
@@ -103,7 +103,8 @@ struct Process {
 
 impl Process {
     fn of(pid: u32) -> Self {
-        Self { name: vm_name(pid), uuid: vm_uuid(pid), begin: process_begin(pid) }
+        let Names { name, uuid, vmm: _ } = Names::of(pid);
+        Self { name, uuid, begin: process_begin(pid) }
     }
 }
 
@@ -301,9 +302,10 @@ impl<'obj> Observer<'obj> {
         let Self { discovery, processes, boot_ns, .. } = self;
         discovery.vms().iter().map(|(kvm, vm)| {
             let process = processes.entry((vm.pid, *kvm)).or_insert_with(|| Process::of(vm.pid));
-            let Process { name, begin, .. } = process.clone();
+            let Process { name, uuid, begin } = process.clone();
             let begin_ns = begin.map(|ticks| *boot_ns + ticks_ns(ticks));
-            (*kvm, RecordedVm { pid: vm.pid, begin_ns, name, guest: Guest::of(vm), ended: false })
+            let (pid, guest) = (vm.pid, Guest::of(vm));
+            (*kvm, RecordedVm { pid, begin_ns, name, uuid, guest, ended: false })
         })
     }
 

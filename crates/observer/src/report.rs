@@ -12,7 +12,7 @@ use crate::error::ObserverError;
 use crate::histogram::{Histogram, time};
 use crate::observer::{Observer, Options, Storage};
 use crate::output::{fill, missing, show};
-use crate::sample::{Counters, Sample, Times, VmSample};
+use crate::sample::{Cost, Counters, Sample, Times, VmSample};
 use crate::select::Selection;
 use crate::serve::Tagged;
 use crate::stop;
@@ -91,7 +91,9 @@ impl Report {
             }
             observer.poll(Duration::ZERO)?;
             let now = observer.sample()?;
-            let text = self.render(now.since(&before));
+            let mut sample = now.since(&before);
+            self.selection.apply(&mut sample);
+            let text = self.render(&sample);
             if !show(&mut out, &text.map_err(written)?)? || stop::is_asked() {
                 break;
             }
@@ -103,16 +105,15 @@ impl Report {
         Ok(())
     }
 
-    /// One report in the wanted form.
-    pub(crate) fn render(&self, mut sample: Sample) -> io::Result<String> {
-        self.selection.apply(&mut sample);
+    /// One report of these VMs in the wanted form.
+    pub(crate) fn render(&self, sample: &Sample) -> io::Result<String> {
         match self.format {
-            Format::Text => Ok(self.table(&sample)),
+            Format::Text => Ok(self.table(sample)),
             Format::Json => {
-                let line = Tagged { schema: SCHEMA, sample: &sample };
+                let line = Tagged { schema: SCHEMA, sample };
                 serde_json::to_string(&line).map(|line| line + "\n").map_err(io::Error::from)
             }
-            Format::Csv => Ok(sample.vms.iter().map(|vm| csv_row(&sample, vm)).collect()),
+            Format::Csv => Ok(sample.vms.iter().map(|vm| csv_row(sample, vm)).collect()),
         }
     }
 
@@ -167,7 +168,7 @@ impl Report {
 }
 
 /// The columns of the report as comma-separated values. A value that is not known is empty.
-pub(crate) const CSV_COLUMNS: [&str; 12] = [
+pub(crate) const CSV_COLUMNS: [&str; 13] = [
     "time",
     "vm",
     "pid",
@@ -180,6 +181,7 @@ pub(crate) const CSV_COLUMNS: [&str; 12] = [
     "lock_wait_percent",
     "lhp_percent",
     "pause_exits_per_second",
+    "clock_samples",
 ];
 
 /// A line of comma-separated values.
@@ -195,7 +197,7 @@ fn csv_row(sample: &Sample, vm: &VmSample) -> String {
     let rate = |count: u64| count as f64 / seconds;
     let percent = |ns: u64| ns as f64 / seconds / 1e7;
     let known = |count| (vm.is_readable() && c.tells_classes()).then(|| rate(count));
-    let p99 = c.offcpu_hist[VcpuClass::Holder].quantile_slot(0.99);
+    let p99 = c.offcpu_hist[VcpuClass::Holder].quantile_bound_ns(0.99);
     csv_line([
         when(sample.t_ns),
         vm.label(),
@@ -205,10 +207,11 @@ fn csv_row(sample: &Sample, vm: &VmSample) -> String {
         some(Some(rate(c.preemptions.total()))),
         some(known(c.preemptions[VcpuClass::Holder])),
         some(known(c.preemptions[VcpuClass::Head])),
-        p99.map_or_else(String::new, |slot| ((1u64 << (slot + 1)) as f64 / 1e9).to_string()),
+        p99.map_or_else(String::new, |ns| (ns / 1e9).to_string()),
         some(c.cost().map(|cost| cost.waiting * 100.0)),
-        some(c.cost().map(|cost| (cost.holder_preempted + cost.head_preempted) * 100.0)),
+        some(c.cost().map(|cost| cost.lost() * 100.0)),
         some(c.kvm.map(|kvm| rate(kvm.pause_exits))),
+        c.cost().map_or_else(String::new, |cost| cost.samples.to_string()),
     ])
 }
 
@@ -254,7 +257,7 @@ fn row(label: &str, c: &Counters, readable: bool, seconds: f64) -> String {
     let known = |text: String| if readable && c.tells_classes() { text } else { "-".into() };
     let percent = |ns: u64| format!("{:.0}", ns as f64 / seconds / 1e7);
     let timed = |of: fn(Times) -> u64| c.times.map_or("-".into(), |times| percent(of(times)));
-    let share = |share: Option<f64>| share.map_or("-".into(), |s| format!("{:.1}", s * 100.0));
+    let share = |of: fn(&Cost) -> f64| c.cost().map_or("-".into(), |cost| cost.percent(of(&cost)));
     let holders = c.offcpu_hist[VcpuClass::Holder];
     format!(
         "{:<15} {:>5} {:>6} | {:>6} {:>6} {:>5} {:>6} | {:>5} {:>5} | {:>5}\n",
@@ -265,8 +268,8 @@ fn row(label: &str, c: &Counters, readable: bool, seconds: f64) -> String {
         known(rate(c.preemptions[VcpuClass::Holder])),
         known(rate(c.preemptions[VcpuClass::Head])),
         holders.quantile(0.99),
-        share(c.cost().map(|cost| cost.waiting)),
-        share(c.cost().map(|cost| cost.holder_preempted + cost.head_preempted)),
+        share(|cost| cost.waiting),
+        share(Cost::lost),
         c.kvm.map_or("-".into(), |kvm| rate(kvm.pause_exits)),
     )
 }
@@ -304,15 +307,16 @@ fn histograms(vms: &[VmSample]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::histogram::NR_SLOTS;
     use crate::sample::tests::sample;
-    use crate::select::Column;
+    use crate::select::{Column, Wanted};
 
     const REPORT: Report = Report {
         interval: Duration::from_secs(1),
         count: None,
         quiet: false,
         format: Format::Text,
-        selection: Selection { vms: Vec::new(), sort: Column::Lost, top: None },
+        selection: Selection { vms: Wanted(Vec::new()), sort: Column::Lost, top: None },
         vcpus: true,
         histogram: true,
         frequency_hz: 99,
@@ -324,17 +328,19 @@ mod tests {
         let csv = Report { format: Format::Csv, ..REPORT };
         let mut all = sample(2_000_000_000, 7, 100);
         all.vms[0].name = Some("a, \"b\"".into());
-        let line = csv.render(all.clone()).unwrap();
+        let line = csv.render(&all).unwrap();
         let expected = "1970-01-01T00:00:02Z,\"a, \"\"b\"\"\",7,0.005,0.000,50.000,50.000,0.000,\
-                        0.002097152,25.000,12.500,50.000\n";
+                        0.002097152,25.000,12.500,50.000,800\n";
         assert_eq!(line, expected);
         let counters = &mut all.vms[0].vcpus[0];
         counters.readable = false;
         (counters.counters.times, counters.counters.clock) = (None, None);
         counters.counters.kvm = None;
         counters.counters.offcpu_hist = Default::default();
-        let line = csv.render(all).unwrap();
-        assert!(line.ends_with(",7,,,50.000,,,,,,\n"), "{line}");
+        // The last slot has no end.
+        counters.counters.offcpu_hist.0[VcpuClass::Holder as usize].0[NR_SLOTS - 1] = 1;
+        let line = csv.render(&all).unwrap();
+        assert!(line.ends_with(",7,,,50.000,,,inf,,,,\n"), "{line}");
         assert_eq!(csv_line(CSV_COLUMNS).matches(',').count(), line.matches(',').count() - 1);
     }
 

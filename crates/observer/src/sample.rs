@@ -202,7 +202,8 @@ impl Counters {
         looked == 0 || looked > unknown
     }
 
-    /// Off-CPU time of preempted Holders, Irqs and Heads, ns. VMs are sorted by it.
+    /// Off-CPU time of preempted Holders, Irqs and Heads, ns. VMs are sorted by it, unless another
+    /// order is asked for.
     pub fn blocking_ns(&self) -> u64 {
         self.offcpu_ns.protected()
     }
@@ -222,7 +223,7 @@ impl Counters {
 }
 
 /// Shares of the CPU time that a VM used, from 0 to 1.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Cost {
     /// Spent waiting for any lock.
     pub waiting: f64,
@@ -232,6 +233,22 @@ pub struct Cost {
     pub head_preempted: f64,
     /// Samples behind these shares.
     pub samples: u64,
+}
+
+impl Cost {
+    /// Samples that give a share a decimal: 20 % of so many is 20 +- 4 points. Fewer say less.
+    const MANY: u64 = 400;
+
+    /// Spent waiting while a lock holder or next owner of the VM was preempted.
+    pub fn lost(&self) -> f64 {
+        self.holder_preempted + self.head_preempted
+    }
+
+    /// A share in percent, in at most five characters; `~` marks one of few samples.
+    pub fn percent(&self, share: f64) -> String {
+        let percent = share * 100.0;
+        if self.samples < Self::MANY { format!("~{percent:.0}") } else { format!("{percent:.1}") }
+    }
 }
 
 impl VmSample {
@@ -277,11 +294,6 @@ impl Sample {
             }
         }
         sample
-    }
-
-    /// Sorts VMs by the off-CPU time of their lock holders, the longest first.
-    pub fn sort_by_blocking(&mut self) {
-        self.vms.sort_by_key(|vm| (std::cmp::Reverse(vm.total().blocking_ns()), vm.pid));
     }
 
     /// Seconds it covers.
@@ -444,6 +456,13 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_share_of_few_samples_is_marked_and_has_no_decimal() {
+        let of = |samples, share| Cost { samples, ..Cost::default() }.percent(share);
+        assert_eq!([of(399, 0.384), of(400, 0.384)], ["~38", "38.4"]);
+        assert_eq!([of(1, 1.0), of(1_000_000, 1.0)], ["~100", "100.0"]);
+    }
+
+    #[test]
     fn a_vcpu_that_was_never_read_has_no_known_class() {
         let of = |unknown: u64, free: u64| {
             let mut counters = Counters::default();
@@ -484,14 +503,6 @@ pub(crate) mod tests {
         let times = |later: Sample, earlier: &Sample| later.since(earlier).vms[0].total().times;
         assert_eq!(times(sample(2, 7, 5), &part), None);
         assert_eq!(times(sample(3, 7, 6), &sample(2, 7, 5)).unwrap().run_ns, 1000);
-    }
-
-    #[test]
-    fn the_vm_that_loses_most_comes_first() {
-        let mut both = sample(1, 7, 10);
-        both.vms.extend(sample(1, 9, 20).vms);
-        both.sort_by_blocking();
-        assert_eq!(both.vms[0].pid, 9);
     }
 
     #[test]

@@ -5,9 +5,10 @@ use std::cmp::Ordering;
 
 use holdfast_policy::VcpuClass;
 
+use crate::error::ObserverError;
 use crate::sample::{Counters, Sample, VmSample};
 
-/// A column of the report.
+/// What VMs are sorted by: a column of the report, or their losses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Column {
     /// The VM's name.
@@ -30,14 +31,15 @@ pub enum Column {
     Lhp,
     /// Pause-loop exits.
     Ple,
-    /// Off-CPU time of preempted holders, next owners and vCPUs in interrupts. It has no column.
+    /// Off-CPU time of preempted holders, next owners and vCPUs in interrupts. A table of 79
+    /// columns has no room for it; the live screen and pages do.
     #[default]
     Lost,
 }
 
 impl Column {
-    /// Every column.
-    pub const ALL: [Self; 11] = [
+    /// The columns of the report, in their order.
+    pub const OF_REPORT: [Self; 10] = [
         Self::Vm,
         Self::Cpu,
         Self::Steal,
@@ -48,10 +50,9 @@ impl Column {
         Self::Wait,
         Self::Lhp,
         Self::Ple,
-        Self::Lost,
     ];
 
-    /// Its name on the command line.
+    /// Its name: that of the column, in lower case and without a unit.
     pub fn name(self) -> &'static str {
         match self {
             Self::Vm => "vm",
@@ -80,44 +81,77 @@ impl Column {
             Self::Head => Some(c.preemptions[VcpuClass::Head] as f64),
             Self::P99 => c.offcpu_hist[VcpuClass::Holder].quantile_slot(0.99).map(|s| s as f64),
             Self::Wait => c.cost().map(|cost| cost.waiting),
-            Self::Lhp => c.cost().map(|cost| cost.holder_preempted + cost.head_preempted),
+            Self::Lhp => c.cost().map(|cost| cost.lost()),
             Self::Ple => c.kvm.map(|kvm| kvm.pause_exits as f64),
             Self::Lost => Some(time(c.blocking_ns())),
         }
     }
 }
 
-/// Which VMs are shown.
+/// The VMs that are wanted, by their names, processes or UUIDs; all if there are none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wanted(pub Vec<String>);
+
+impl Wanted {
+    /// Is this VM wanted?
+    pub fn has(&self, pid: u32, name: Option<&str>, uuid: Option<&str>) -> bool {
+        self.0.is_empty() || self.0.iter().any(|wanted| is_called(wanted, pid, name, uuid))
+    }
+
+    /// Fails if one of them is not among these VMs, which are at `place`.
+    pub fn check<'a>(
+        &self,
+        vms: impl IntoIterator<Item = (u32, Option<&'a str>, Option<&'a str>)>,
+        place: &'static str,
+    ) -> Result<(), ObserverError> {
+        let vms: Vec<_> = vms.into_iter().collect();
+        let is_there = |wanted: &&String| {
+            vms.iter().any(|(pid, name, uuid)| is_called(wanted, *pid, *name, *uuid))
+        };
+        match self.0.iter().find(|wanted| !is_there(wanted)) {
+            None => Ok(()),
+            Some(wanted) => Err(ObserverError::NoSuchVm {
+                wanted: wanted.clone(),
+                place,
+                names: vms.iter().filter_map(|(_, name, _)| name.map(str::to_owned)).collect(),
+            }),
+        }
+    }
+}
+
+/// Is this VM called so? A VM without a name is shown as `pid 7`.
+fn is_called(text: &str, pid: u32, name: Option<&str>, uuid: Option<&str>) -> bool {
+    name == Some(text)
+        || text.strip_prefix("pid ").unwrap_or(text).parse() == Ok(pid)
+        || uuid.is_some_and(|uuid| uuid.eq_ignore_ascii_case(text))
+}
+
+/// Which VMs are shown, and in which order.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
-    /// Names, processes or UUIDs of VMs; all if there are none.
-    pub vms: Vec<String>,
-    /// The column that they are sorted by, the largest first; names in their order.
+    /// The VMs.
+    pub vms: Wanted,
+    /// What they are sorted by, the largest first; names in their order.
     pub sort: Column,
     /// Only the first so many.
     pub top: Option<usize>,
 }
 
 impl Selection {
-    /// Is this VM wanted?
-    pub fn has(&self, pid: u32, name: Option<&str>, uuid: Option<&str>) -> bool {
-        let is = |wanted: &String| {
-            name == Some(wanted)
-                || *wanted == pid.to_string()
-                || uuid.is_some_and(|uuid| uuid.eq_ignore_ascii_case(wanted))
-        };
-        self.vms.is_empty() || self.vms.iter().any(is)
-    }
-
     /// Leaves the wanted VMs, in their order.
     pub(crate) fn apply(&self, sample: &mut Sample) {
-        sample.vms.retain(|vm| self.has(vm.pid, vm.name.as_deref(), vm.uuid.as_deref()));
+        sample.vms.retain(|vm| self.vms.has(vm.pid, vm.name.as_deref(), vm.uuid.as_deref()));
         match self.sort {
-            Column::Vm => sample.vms.sort_by_key(|vm| (vm.label(), vm.pid)),
-            column => sample.vms.sort_by(|a, b| {
-                let [a, b] = [a, b].map(|vm: &VmSample| (column.value(&vm.total()), vm.pid));
-                b.0.partial_cmp(&a.0).unwrap_or(Ordering::Equal).then(a.1.cmp(&b.1))
-            }),
+            Column::Vm => sample.vms.sort_by_cached_key(|vm| (vm.label(), vm.pid)),
+            column => {
+                let mut keyed: Vec<(Option<f64>, VmSample)> =
+                    sample.vms.drain(..).map(|vm| (column.value(&vm.total()), vm)).collect();
+                keyed.sort_by(|(a, vm), (b, other)| {
+                    let order = b.partial_cmp(a).unwrap_or(Ordering::Equal);
+                    order.then(vm.pid.cmp(&other.pid))
+                });
+                sample.vms.extend(keyed.into_iter().map(|(_, vm)| vm));
+            }
         }
         sample.vms.truncate(self.top.unwrap_or(usize::MAX));
     }
@@ -138,11 +172,14 @@ mod tests {
         all
     }
 
+    fn wanted(vms: &[&str]) -> Wanted {
+        Wanted(vms.iter().map(|vm| (*vm).to_owned()).collect())
+    }
+
     fn pids(vms: &[&str], sort: Column, top: Option<usize>) -> Vec<u32> {
-        let vms = vms.iter().map(|vm| (*vm).to_owned()).collect();
         let mut all = three();
         all.vms[0].vcpus[0].counters.times = None;
-        Selection { vms, sort, top }.apply(&mut all);
+        Selection { vms: wanted(vms), sort, top }.apply(&mut all);
         all.vms.iter().map(|vm| vm.pid).collect()
     }
 
@@ -151,8 +188,24 @@ mod tests {
         let of = |vms: &[&str]| pids(vms, Column::Vm, None);
         assert_eq!(of(&["db"]), [8]);
         assert_eq!(of(&["7", "0C24e29f-0000-4000-8000-000000000001"]), [9, 7]);
-        assert!(of(&["d", "70"]).is_empty());
+        assert_eq!(of(&["pid 9"]), [9], "as it is shown");
+        assert!(of(&["d", "70", "pid", "pid db"]).is_empty());
         assert_eq!(of(&[]).len(), 3);
+    }
+
+    #[test]
+    fn a_vm_that_is_not_there_is_an_error_with_the_names_of_those_that_are() {
+        let all = three();
+        let ids = || all.vms.iter().map(|vm| (vm.pid, vm.name.as_deref(), vm.uuid.as_deref()));
+        wanted(&["db", "9", "pid 7"]).check(ids(), "here").unwrap();
+        wanted(&[]).check([], "here").unwrap();
+        match wanted(&["db", "dbb"]).check(ids(), "here") {
+            Err(ObserverError::NoSuchVm { wanted, place, names }) => {
+                assert_eq!((wanted.as_str(), place), ("dbb", "here"));
+                assert_eq!(names, ["web", "db"]);
+            }
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]
@@ -161,7 +214,7 @@ mod tests {
         assert_eq!(pids(&[], Column::Cpu, None), [8, 9, 7]);
         assert_eq!(pids(&[], Column::Vm, None), [8, 9, 7], "db, pid 9, web");
         assert_eq!(pids(&[], Column::Holder, Some(2)), [8, 9]);
-        for column in Column::ALL {
+        for column in Column::OF_REPORT {
             assert_eq!(pids(&[], column, None).len(), 3, "{}", column.name());
         }
     }

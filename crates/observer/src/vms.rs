@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::error::ObserverError;
 use crate::guest::Guest;
 use crate::host::check_kvm;
-use crate::names;
+use crate::names::Names;
 use crate::observer::Storage;
 use crate::output::fill;
 
@@ -121,10 +121,9 @@ fn vcpus_by_process(proc: &Path) -> BTreeMap<u32, BTreeSet<u32>> {
     processes
 }
 
-/// Process, name and UUID of each VM that processes have open.
-pub fn known_vms() -> Vec<(u32, Option<String>, Option<String>)> {
-    let pids = vcpus_by_process(Path::new(PROC)).into_keys();
-    pids.map(|pid| (pid, names::vm_name(pid), names::vm_uuid(pid))).collect()
+/// Each VM that processes have open, as far as it is known without looking at its vCPUs.
+pub fn known_vms() -> Vec<VmInfo> {
+    at_rest(&BTreeSet::new())
 }
 
 /// VMs of other processes than those of VMs that ran.
@@ -137,11 +136,12 @@ pub(crate) fn at_rest(ran: &BTreeSet<u32>) -> Vec<VmInfo> {
 /// their ids, so that the rank of an id is the vCPU's index.
 fn vm_at_rest(pid: u32, ids: &BTreeSet<u32>) -> VmInfo {
     let of = |vcpu| VcpuInfo { vcpu, tid: None, steal_time_gpa: None, words: BTreeMap::new() };
+    let Names { name, uuid, vmm } = Names::of(pid);
     VmInfo {
         pid,
-        name: names::vm_name(pid),
-        uuid: names::vm_uuid(pid),
-        vmm: names::vmm(pid),
+        name,
+        uuid,
+        vmm,
         guest: Guest::unknown(NOT_RUN.into()),
         vcpus: (0..ids.len() as u32).map(of).collect(),
     }
@@ -169,14 +169,8 @@ fn describe(vm: &Vm) -> VmInfo {
             }),
         }
     });
-    VmInfo {
-        pid: vm.pid,
-        name: names::vm_name(vm.pid),
-        uuid: names::vm_uuid(vm.pid),
-        vmm: names::vmm(vm.pid),
-        guest: Guest::of(vm),
-        vcpus: vcpus.collect(),
-    }
+    let Names { name, uuid, vmm } = Names::of(vm.pid);
+    VmInfo { pid: vm.pid, name, uuid, vmm, guest: Guest::of(vm), vcpus: vcpus.collect() }
 }
 
 /// A line for each VM; `{:#}`: and for each of its vCPUs.

@@ -21,7 +21,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use holdfast_bpf::BtfFiles;
 use holdfast_bpf::service;
@@ -35,6 +35,8 @@ pub use self::metrics::reference;
 use crate::error::ObserverError;
 use crate::host::{check_kvm, nodename};
 use crate::observer::{Observer, Options, Storage};
+use crate::sample::{Sample, VmSample};
+use crate::select::{Column, Selection, Wanted};
 use crate::stop;
 
 /// Each poll takes a CPU from another task for a moment, so it is no more frequent than a new VM
@@ -45,12 +47,52 @@ fn io_error(action: &'static str) -> impl Fn(io::Error) -> ObserverError {
     move |source| ObserverError::Io { action, source }
 }
 
-/// Runs the collector: prints a page for each line that it reads, until its input ends.
-pub fn collect(frequency_hz: u32, btf: &[BtfFiles]) -> Result<(), ObserverError> {
-    let (mut discovery, mut program) = (Storage::default(), Storage::default());
-    let options = Options { frequency_hz, ..Options::COUNTERS };
-    let mut observer = Observer::attach(&mut discovery, &mut program, options, btf)?;
+/// Options of an exporter.
+#[derive(Debug, Clone, Default)]
+pub struct Export {
+    /// The VMs that have metrics.
+    pub vms: Wanted,
+    /// Ticks of the sampling clock per second and CPU.
+    pub frequency_hz: u32,
+    /// BTF of guest kernels, for guests that have none in memory.
+    pub btf: Vec<BtfFiles>,
+}
+
+impl Export {
+    /// Serves `/metrics` at `address`, from a collector of its own, until a signal ends it.
+    pub fn run(&self, address: SocketAddr) -> Result<(), ObserverError> {
+        check_kvm()?;
+        let program = std::env::current_exe().map_err(io_error("start the collector"))?;
+        run(address, self.collector_command(&program))
+    }
+
+    /// The command that starts the collector.
+    fn collector_command(&self, program: &Path) -> Command {
+        let mut collector = Command::new(program);
+        let frequency = self.frequency_hz.to_string();
+        collector.args(["export", "--collect", "--frequency", &frequency]);
+        collector.args(self.vms.0.iter().map(|vm| format!("--vm={vm}")));
+        for files in &self.btf {
+            let mut option = OsString::from("--btf=");
+            option.push(files.path());
+            collector.arg(option);
+        }
+        collector
+    }
+
+    /// Runs the collector: prints a page for each line that it reads, until its input ends.
+    pub fn collect(&self) -> Result<(), ObserverError> {
+        let (mut discovery, mut program) = (Storage::default(), Storage::default());
+        let options = Options { frequency_hz: self.frequency_hz, ..Options::COUNTERS };
+        let mut observer = Observer::attach(&mut discovery, &mut program, options, &self.btf)?;
+        collect(&mut observer, &self.vms)
+    }
+}
+
+fn collect(observer: &mut Observer<'_>, vms: &Wanted) -> Result<(), ObserverError> {
     observer.settle()?;
+    let selection = Selection { vms: vms.clone(), sort: Column::Vm, top: None };
+    let mut ended = Ended::default();
     let (send, requests) = mpsc::channel();
     std::thread::spawn(move || {
         for line in io::stdin().lock().lines() {
@@ -65,7 +107,9 @@ pub fn collect(frequency_hz: u32, btf: &[BtfFiles]) -> Result<(), ObserverError>
             Ok(()) => {
                 observer.poll(Duration::ZERO)?;
                 let name = holdfast_checks::loaded_scheduler(&Host::this());
-                let sample = observer.sample()?;
+                let mut sample = observer.sample()?;
+                ended.keep(&mut sample, Instant::now());
+                selection.apply(&mut sample);
                 let scheduler = name.as_deref().map(scheduler::Loaded::ask);
                 let page = metrics::render(&sample, &nodename(), scheduler.as_ref());
                 writeln!(out, "{page}{END}")
@@ -78,27 +122,25 @@ pub fn collect(frequency_hz: u32, btf: &[BtfFiles]) -> Result<(), ObserverError>
     }
 }
 
-/// Serves `/metrics` at `address`, from a collector of its own, until a signal ends it.
-pub fn export(
-    address: SocketAddr,
-    frequency_hz: u32,
-    btf: &[BtfFiles],
-) -> Result<(), ObserverError> {
-    check_kvm()?;
-    let program = std::env::current_exe().map_err(io_error("start the collector"))?;
-    run(address, collector_command(&program, frequency_hz, btf))
-}
+/// VMs that have ended stay on the page for this long: several servers may scrape it, and the
+/// watchdog reads it, too. Two intervals of a server that scrapes once a minute.
+const SHOW_ENDED: Duration = Duration::from_secs(120);
 
-/// The command that starts the collector.
-fn collector_command(program: &Path, frequency_hz: u32, btf: &[BtfFiles]) -> Command {
-    let mut collector = Command::new(program);
-    collector.args(["export", "--collect", "--frequency", &frequency_hz.to_string()]);
-    for files in btf {
-        let mut option = OsString::from("--btf=");
-        option.push(files.path());
-        collector.arg(option);
+/// VMs that have ended lately. The observer tells of each once.
+#[derive(Default)]
+struct Ended(Vec<(Instant, VmSample)>);
+
+impl Ended {
+    /// Adds the VMs that have ended lately to a sample, and keeps those that it has.
+    fn keep(&mut self, sample: &mut Sample, now: Instant) {
+        // A VM has the labels of its process, which has ended if another has its number.
+        let is_new = |vm: &VmSample| sample.vms.iter().all(|new| new.pid != vm.pid);
+        self.0.retain(|(since, vm)| now.duration_since(*since) < SHOW_ENDED && is_new(vm));
+        let just_now = sample.vms.iter().filter(|vm| vm.ended).map(|vm| (now, vm.clone()));
+        let just_now: Vec<_> = just_now.collect();
+        sample.vms.extend(self.0.iter().map(|(_, vm)| vm.clone()));
+        self.0.extend(just_now);
     }
-    collector
 }
 
 fn run(address: SocketAddr, collector: Command) -> Result<(), ObserverError> {

@@ -20,8 +20,11 @@ use rustix::thread::{
     set_keep_capabilities,
 };
 
-use super::{collector_command, run};
+use super::{Ended, Export, SHOW_ENDED, run};
 use crate::error::ObserverError;
+use crate::sample::VmSample;
+use crate::sample::tests::sample;
+use crate::select::Wanted;
 use crate::stop;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -244,15 +247,42 @@ fn is_root() -> bool {
     geteuid().is_root()
 }
 
+/// A VM that ends between two scrapes is on both pages, whoever else has read one in between.
 #[test]
-fn the_collector_gets_the_btf_of_guests() {
+fn a_vm_that_has_ended_stays_on_the_page_for_a_while() {
+    let start = Instant::now();
+    let mut ended = Ended::default();
+    let mut page = |now: Instant, vms: &[(u32, bool)]| {
+        let mut all = sample(1, 7, 10);
+        let vm = all.vms.remove(0);
+        all.vms.extend(vms.iter().map(|(pid, ended)| VmSample {
+            pid: *pid,
+            ended: *ended,
+            ..vm.clone()
+        }));
+        ended.keep(&mut all, now);
+        all.vms.iter().map(|vm| (vm.pid, vm.ended)).collect::<Vec<_>>()
+    };
+    assert_eq!(page(start, &[(7, true), (8, false)]), [(7, true), (8, false)]);
+    let later = start + SHOW_ENDED / 2;
+    assert_eq!(page(later, &[(8, false)]), [(8, false), (7, true)]);
+    assert_eq!(page(later, &[(8, true)]), [(8, true), (7, true)]);
+    // Another process has its number.
+    assert_eq!(page(later, &[(7, false)]), [(7, false), (8, true)]);
+    assert_eq!(page(later + SHOW_ENDED, &[]), []);
+}
+
+#[test]
+fn the_collector_gets_the_vms_and_the_btf_of_guests() {
     let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../guest/tests/data/linux-");
     let files = ["6.12.btf", "7.2.btf"].map(|kernel| BtfFiles::load(format!("{data}{kernel}")));
     let files = files.map(Result::unwrap);
-    let command = collector_command(Path::new("holdfast"), 19, &files);
-    let options = files.map(|files| format!("--btf={}", files.path().display()));
+    let options = files.each_ref().map(|files| format!("--btf={}", files.path().display()));
+    let vms = Wanted(vec!["web".into(), "-x".into()]);
+    let export = Export { vms, frequency_hz: 19, btf: files.to_vec() };
+    let command = export.collector_command(Path::new("holdfast"));
     let args: Vec<_> = command.get_args().skip(4).map(|arg| arg.to_str().unwrap()).collect();
-    assert_eq!(args, options);
+    assert_eq!(args, ["--vm=web", "--vm=-x", &options[0], &options[1]]);
 }
 
 #[test]

@@ -2,7 +2,6 @@
 //! A recording as a page: a table of the VMs, histograms, and a time line of the worst second. One
 //! file that needs no other and no network. And the worst moment as a picture.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 
@@ -12,7 +11,7 @@ use super::{Event, Note, Recording};
 use crate::histogram::{Histogram, time};
 use crate::output::count;
 use crate::report::when;
-use crate::sample::VmSample;
+use crate::sample::{Cost, Sample, VmSample};
 
 const STYLE: &str = include_str!("report.css");
 /// Style of the time lines, also for the picture.
@@ -23,9 +22,8 @@ const MAX_TIME_LINES: usize = 8;
 /// Length of the enlarged part of that second: some slices of each vCPU.
 const DETAIL_NS: i64 = 50_000_000;
 
-/// The page.
-pub(super) fn render(recording: &Recording) -> String {
-    let sample = recording.summary();
+/// The page; `sample` has the sums of the recording.
+pub(super) fn render(recording: &Recording, sample: &Sample) -> String {
     let about = &recording.about;
     let mut page = String::new();
     let _ = write!(
@@ -47,12 +45,12 @@ pub(super) fn render(recording: &Recording) -> String {
         }
     );
     page.push_str(&table(&sample.vms, sample.seconds()));
-    let worst = worst_seconds(&recording.notes, about.begin_ns);
-    if worst.is_empty() {
+    let mut worst = worst_seconds(recording).take(MAX_TIME_LINES).peekable();
+    if worst.peek().is_none() {
         page.push_str("<h2>Worst second</h2><p>No lock holder was preempted.</p>");
     }
-    for (vm, from) in worst.iter().take(MAX_TIME_LINES) {
-        page.push_str(&worst_second(recording, *vm, *from));
+    for (vm, from) in worst {
+        page.push_str(&worst_second(recording, vm, from));
     }
     for vm in sample.vms.iter().filter(|vm| vm.is_readable()) {
         let total = vm.total();
@@ -70,18 +68,17 @@ pub(super) fn render(recording: &Recording) -> String {
     page
 }
 
-/// The worst moment of the VM that lost most, as a picture for light and dark pages.
+/// The worst moment of the first VM that has one, as a picture for light and dark pages.
 pub(super) fn picture(recording: &Recording) -> String {
     /// Entries of the legend in a row, and the width of each.
     const ENTRIES: usize = 4;
     const WIDTH: usize = 240;
     const HEIGHT: usize = 20;
-    let begin = recording.about.begin_ns;
-    let (vm, from) = match worst_seconds(&recording.notes, begin)[..] {
-        [(vm, second), ..] => {
+    let (vm, from) = match worst_seconds(recording).next() {
+        Some((vm, second)) => {
             (vm, worst_moment(recording, vm, second).map_or(second, |(_, from)| from))
         }
-        [] => (recording.notes.first().map_or(0, |note| note.vm), begin),
+        None => (recording.about.vms.first().map_or(0, |vm| vm.pid), recording.about.begin_ns),
     };
     let (lanes, height) = lanes(recording, vm, from, DETAIL_NS);
     let is_drawn = |class: &str| lanes.contains(&format!("\"{class}\""));
@@ -115,7 +112,8 @@ fn table(vms: &[VmSample], seconds: f64) -> String {
         let total = vm.total();
         let rate = |n: u64| format!("{:.1}", n as f64 / seconds);
         let percent = |ns: u64| format!("{:.0}", ns as f64 / seconds / 1e7);
-        let share = |s: Option<f64>| s.map_or("-".into(), |s| format!("{:.1}", s * 100.0));
+        let share =
+            |of: fn(&Cost) -> f64| total.cost().map_or("-".into(), |cost| cost.percent(of(&cost)));
         let is_known = vm.is_readable() && total.tells_classes();
         let known = |text: String| if is_known { text } else { "-".into() };
         let _ = write!(
@@ -126,8 +124,8 @@ fn table(vms: &[VmSample], seconds: f64) -> String {
             if vm.ended { " (ended)" } else { "" },
             escape(vm.guest.text()),
             total.times.map_or("-".into(), |times| percent(times.run_ns)),
-            share(total.cost().map(|cost| cost.holder_preempted + cost.head_preempted)),
-            share(total.cost().map(|cost| cost.waiting)),
+            share(Cost::lost),
+            share(|cost| cost.waiting),
             rate(total.preemptions.total()),
             known(rate(total.preemptions[VcpuClass::Holder])),
             known(rate(total.preemptions[VcpuClass::Head])),
@@ -139,16 +137,22 @@ fn table(vms: &[VmSample], seconds: f64) -> String {
     text + "</table></div><p class=\"legend\">CPU%: percent of one CPU. LHP%: share of the VM's \
             CPU time spent waiting for locks while a lock holder or next owner of the VM was \
             preempted; better scheduling can win back this much at most. WAIT%: share spent \
-            waiting for any lock. PREEMP, HOLDER, HEAD: preemptions, those of lock holders, those \
-            of next owners. p99: 99th percentile of the off-CPU time of preempted holders. LOST: \
-            off-CPU time of preempted vCPUs that held a lock, served an interrupt or were next \
-            owners.</p>"
+            waiting for any lock; ~ marks a share of few clock samples. PREEMP, HOLDER, HEAD: \
+            preemptions, those of lock holders, those of next owners. p99: 99th percentile of the \
+            off-CPU time of preempted holders. LOST: off-CPU time of preempted vCPUs that held a \
+            lock, served an interrupt or were next owners.</p>"
 }
 
-/// VMs and the start of the second in which their Holders, Irqs and Heads were off the CPU for
-/// longest, the worst first. The first second begins with the recording; earlier events do not
-/// count.
-fn worst_seconds(notes: &[Note], begin_ns: i64) -> Vec<(u32, i64)> {
+/// VMs in their order, and the start of the second in which their Holders, Irqs and Heads were off
+/// the CPU for longest. VMs without such a second are left out.
+fn worst_seconds(recording: &Recording) -> impl Iterator<Item = (u32, i64)> {
+    let worst = worst_of_each(&recording.notes, recording.about.begin_ns);
+    recording.about.vms.iter().filter_map(move |vm| Some((vm.pid, *worst.get(&vm.pid)?)))
+}
+
+/// The start of the worst second of each VM. The first second begins with the recording; earlier
+/// events do not count.
+fn worst_of_each(notes: &[Note], begin_ns: i64) -> HashMap<u32, i64> {
     // Time of the absences that begin or end in a second, and the change in the number of absences
     // that last all of it. An absence of hours counts for each of its seconds, and takes no longer
     // to process than another.
@@ -179,8 +183,6 @@ fn worst_seconds(notes: &[Note], begin_ns: i64) -> Vec<(u32, i64)> {
         let of_vm = worst.entry(vm).or_insert((ns, second));
         *of_vm = (*of_vm).max((ns, second));
     }
-    let mut worst: Vec<_> = worst.into_iter().collect();
-    worst.sort_by_key(|(vm, (ns, _))| (Reverse(*ns), *vm));
     worst.into_iter().map(|(vm, (_, second))| (vm, begin_ns + second * SECOND_NS)).collect()
 }
 
@@ -404,15 +406,21 @@ fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::recording;
+    use super::super::tests::{recording, two_vms};
     use super::*;
+    use crate::select::{Column, Selection};
+
+    fn page(recording: &Recording) -> String {
+        render(recording, &recording.summary())
+    }
 
     #[test]
     fn the_worst_second_is_that_of_the_longest_absences() {
         let recording = recording();
         let begin = recording.about.begin_ns;
-        assert_eq!(worst_seconds(&recording.notes, begin), [(7, begin)]);
-        assert_eq!(worst_seconds(&[], begin), []);
+        let worst = |notes: &[Note]| worst_of_each(notes, begin);
+        assert_eq!(worst(&recording.notes), HashMap::from([(7, begin)]));
+        assert!(worst(&[]).is_empty());
         // An absence that lasts for a century, and is worst in the second that has another one.
         let mut long = recording.notes[4];
         long.end_ns += 100 * 365 * 86_400 * SECOND_NS;
@@ -420,12 +428,32 @@ mod tests {
         other.begin_ns += 5 * SECOND_NS;
         other.end_ns = other.begin_ns + 1000;
         let at = begin + 5 * SECOND_NS;
-        assert_eq!(worst_seconds(&[long, other], begin), [(7, at)]);
-        // Another VM has a worst second of its own, and the one that loses more comes first.
+        assert_eq!(worst(&[long, other]), HashMap::from([(7, at)]));
+        // Another VM has a worst second of its own.
         let next = Note { vm: 9, end_ns: other.end_ns - 500, ..other };
-        assert_eq!(worst_seconds(&[next, long], begin)[1], (9, at));
+        assert_eq!(worst(&[next, long])[&9], at);
         let instant = Note { end_ns: long.begin_ns, ..long };
-        assert_eq!(worst_seconds(&[instant], begin), []);
+        assert!(worst(&[instant]).is_empty());
+    }
+
+    #[test]
+    fn vms_are_on_the_page_and_in_the_picture_in_the_order_that_was_selected() {
+        let mut both = two_vms();
+        for (sort, first) in [(Column::Lost, "db"), (Column::Cpu, "web")] {
+            let sample = both.select(&Selection { sort, ..Selection::default() }).unwrap();
+            let page = render(&both, &sample);
+            for list in ["<tr><td>", "<h2>Worst second of ", "<h2>"] {
+                let after = |name: &str| page.find(&format!("{list}{name}")).unwrap_or(usize::MAX);
+                let order = after("db") < after("web");
+                assert_eq!(order, first == "db", "{list} {first}: {page}");
+            }
+            // What db has lost is longer.
+            let length = if first == "db" { "holder, 11ms" } else { "holder, 4.0ms" };
+            assert!(picture(&both).contains(length), "{first}");
+        }
+        let top = Selection { top: Some(1), ..Selection::default() };
+        let sample = both.select(&top).unwrap();
+        assert!(!render(&both, &sample).contains("web"));
     }
 
     #[test]
@@ -436,17 +464,17 @@ mod tests {
         recording.about.begin_ns += 13_000_000;
         recording.notes[4].begin_ns -= 20 * SECOND_NS;
         let begin = recording.about.begin_ns;
-        assert_eq!(worst_seconds(&recording.notes, begin), [(7, begin)]);
-        assert!(render(&recording).contains("<p>0.000 s into the recording"));
+        assert_eq!(worst_seconds(&recording).collect::<Vec<_>>(), [(7, begin)]);
+        assert!(page(&recording).contains("<p>0.000 s into the recording"));
         recording.notes[4].end_ns += 3 * SECOND_NS;
-        let (_, from) = worst_seconds(&recording.notes, begin)[0];
+        let (_, from) = worst_seconds(&recording).next().unwrap();
         assert!((begin..begin + 3 * SECOND_NS).contains(&from), "{from}");
         assert_eq!((from - begin) % SECOND_NS, 0);
     }
 
     #[test]
     fn the_page_stands_alone_and_trusts_no_name() {
-        let page = render(&recording());
+        let page = page(&recording());
         assert!(!page.contains("http"), "nothing is fetched");
         assert!(page.contains("web &lt;1&gt;") && !page.contains("web <1>"));
         assert!(page.contains("class=\"holder\"><title>holder, 4.0ms"), "{page}");
@@ -480,7 +508,7 @@ mod tests {
             class: VcpuClass::Waiter,
             ..*note
         }));
-        let page = render(&recording);
+        let page = page(&recording);
         assert!(page.len() < 500_000, "{}", page.len());
         assert!(page.contains("in 104 times") || page.contains("in 105 times"), "{page}");
     }

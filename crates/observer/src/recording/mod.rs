@@ -10,12 +10,15 @@ mod schema;
 mod summary;
 mod write;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use holdfast_policy::VcpuClass;
 use serde::{Deserialize, Serialize};
 
+use crate::error::ObserverError;
 use crate::guest::Guest;
+use crate::sample::Sample;
+use crate::select::Selection;
 
 pub use record::{Record, Recorded};
 pub use replay::Replay;
@@ -110,6 +113,8 @@ pub(crate) struct RecordedVm {
     /// may have had the same number.
     pub(crate) begin_ns: Option<i64>,
     pub(crate) name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) uuid: Option<String>,
     #[serde(flatten)]
     pub(crate) guest: Guest,
     /// It ended during the recording.
@@ -140,6 +145,23 @@ fn numbers(vms: &[RecordedVm]) -> Vec<u32> {
 pub(crate) struct Recording {
     pub(crate) about: About,
     pub(crate) notes: Vec<Note>,
+}
+
+impl Recording {
+    /// Leaves the selected VMs, in their order, and their events. Returns the sums of these. Every
+    /// output is made of what is left.
+    pub(crate) fn select(&mut self, selection: &Selection) -> Result<Sample, ObserverError> {
+        let vms = self.about.vms.iter();
+        let ids = vms.map(|vm| (vm.pid, vm.name.as_deref(), vm.uuid.as_deref()));
+        selection.vms.check(ids, "in the recording")?;
+        let mut sample = self.summary();
+        selection.apply(&mut sample);
+        let places: HashMap<u32, usize> = sample.vms.iter().map(|vm| vm.pid).zip(0..).collect();
+        self.about.vms.retain(|vm| places.contains_key(&vm.pid));
+        self.about.vms.sort_by_key(|vm| places[&vm.pid]);
+        self.notes.retain(|note| places.contains_key(&note.vm));
+        Ok(sample)
+    }
 }
 
 #[cfg(test)]
@@ -193,5 +215,41 @@ pub(crate) mod tests {
             vms: vec![vm],
         };
         Recording { about, notes }
+    }
+
+    /// The same beside a second VM that loses more, and uses less CPU time.
+    pub(crate) fn two_vms() -> Recording {
+        let mut both = recording();
+        let mut more: Vec<Note> = both.notes.iter().map(|note| Note { vm: 9, ..*note }).collect();
+        more[4].begin_ns -= 7_000_000;
+        both.notes.extend(more);
+        let uuid = Some("0c24e29f-0000-4000-8000-000000000001".into());
+        let db = RecordedVm { pid: 9, name: Some("db".into()), uuid, ..both.about.vms[0].clone() };
+        both.about.vms.push(db);
+        both
+    }
+
+    #[test]
+    fn a_selection_leaves_vms_their_events_and_their_order() {
+        use crate::select::{Column, Wanted};
+        let order = |vms: &[&str], sort, top| {
+            let mut both = two_vms();
+            let vms = Wanted(vms.iter().map(|vm| (*vm).to_owned()).collect());
+            let sample = both.select(&Selection { vms, sort, top })?;
+            let left: Vec<u32> = both.about.vms.iter().map(|vm| vm.pid).collect();
+            assert_eq!(left, sample.vms.iter().map(|vm| vm.pid).collect::<Vec<_>>());
+            assert!(both.notes.iter().all(|note| left.contains(&note.vm)));
+            assert_eq!(both.notes.len(), left.len() * recording().notes.len());
+            Ok::<_, ObserverError>(left)
+        };
+        assert_eq!(order(&[], Column::Lost, None).unwrap(), [9, 7]);
+        assert_eq!(order(&[], Column::Cpu, None).unwrap(), [7, 9]);
+        assert_eq!(order(&[], Column::Lost, Some(1)).unwrap(), [9]);
+        assert_eq!(order(&["pid 7"], Column::Lost, None).unwrap(), [7]);
+        assert_eq!(order(&["7", "db"], Column::Vm, None).unwrap(), [9, 7]);
+        let uuid = ["0C24E29F-0000-4000-8000-000000000001"];
+        assert_eq!(order(&uuid, Column::Lost, None).unwrap(), [9]);
+        let error = order(&["none"], Column::Lost, None).unwrap_err().to_string();
+        assert_eq!(error, "there is no VM `none` in the recording");
     }
 }

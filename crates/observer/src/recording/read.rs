@@ -199,7 +199,8 @@ fn about(metadata: &ParquetMetaData) -> Result<About, String> {
     shorten(&mut about.host, TEXT_CHARS);
     shorten(&mut about.kernel, TEXT_CHARS);
     for vm in &mut about.vms {
-        vm.name.iter_mut().for_each(|text| shorten(text, NAME_CHARS));
+        let names = [&mut vm.name, &mut vm.uuid];
+        names.into_iter().flatten().for_each(|text| shorten(text, NAME_CHARS));
         let Guest { tier: _, kernel, unreadable, remedy } = &mut vm.guest;
         let texts = [kernel, unreadable, remedy];
         texts.into_iter().flatten().for_each(|text| shorten(text, TEXT_CHARS));
@@ -400,14 +401,14 @@ mod tests {
         let about = &mut steering.about;
         (about.host, about.kernel) = (bad.clone(), bad.clone());
         let vm = &mut about.vms[0];
-        vm.name = Some(bad.clone());
+        (vm.name, vm.uuid) = (Some(bad.clone()), Some(bad.clone()));
         let guest = &mut vm.guest;
         guest.kernel = Some(bad.clone());
         (guest.unreadable, guest.remedy) = (Some(bad.clone()), Some(bad.clone()));
         let About { host, kernel, vms, .. } = reread(&steering).unwrap().about;
         let vm = vms[0].clone();
         let Guest { tier: _, kernel: guest, unreadable, remedy } = vm.guest;
-        let texts = [Some(host), Some(kernel), vm.name, guest, unreadable, remedy];
+        let texts = [Some(host), Some(kernel), vm.name, vm.uuid, guest, unreadable, remedy];
         for text in texts.map(Option::unwrap) {
             assert!(text.starts_with("?[31mRED???x") && text.len() <= 256, "{text}");
         }
@@ -462,7 +463,7 @@ mod tests {
             match read(&path) {
                 Ok(recording) => {
                     recording.summary();
-                    super::super::html::render(&recording);
+                    super::super::html::render(&recording, &recording.summary());
                     super::super::perfetto::write(&recording, &mut std::io::sink()).unwrap();
                     read_anyway += 1;
                 }

@@ -17,6 +17,7 @@ use crate::error::ObserverError;
 use crate::host::{first_line, monotonic_ns, nodename, realtime_ns};
 use crate::observer::{Observer, Options, Storage};
 use crate::output::{count, show};
+use crate::select::Wanted;
 use crate::skel::types::hf_note;
 use crate::stop;
 
@@ -32,10 +33,14 @@ const MAX_HELD_BACK: usize = 100_000;
 pub struct Record {
     /// File to write.
     pub path: PathBuf,
+    /// The VMs that are recorded.
+    pub vms: Wanted,
     /// Duration; until interrupted if None.
     pub duration: Option<Duration>,
     /// Ticks of the sampling clock per second and CPU.
     pub frequency_hz: u32,
+    /// Do not say what is recorded.
+    pub quiet: bool,
     /// BTF of guest kernels, for guests that have none in memory.
     pub btf: Vec<BtfFiles>,
 }
@@ -78,10 +83,12 @@ impl Record {
 
         observer.settle()?;
         observer.take_notes()?;
-        let first =
-            format!("Recording what vCPUs lose to {}. Ctrl-C ends it.\n", self.path.display());
-        // The recording goes to the file even if this line cannot be printed.
-        let _ = show(&mut io::stdout(), &first);
+        if !self.quiet {
+            let path = self.path.display();
+            let first = format!("Recording what vCPUs lose to {path}. Ctrl-C ends it.\n");
+            // The recording goes to the file even if this line cannot be printed.
+            let _ = show(&mut io::stdout(), &first);
+        }
 
         // The notes' clock stops while the host sleeps; the difference is fixed here, once.
         let to_unix_ns = realtime_ns() as i64 - monotonic_ns() as i64;
@@ -94,21 +101,22 @@ impl Record {
             ..About::default()
         };
         let until = self.duration.map(|duration| Instant::now() + duration);
-        let mut vms: HashMap<u64, u32> = HashMap::new();
-        let (mut events, mut all) = (0, 0);
+        let mut vms = Numbers::new();
+        let (mut events, mut all, mut unwanted) = (0, 0, 0);
         let mut held_back: Vec<hf_note> = Vec::new();
         loop {
             let ends = stop::is_asked() || until.is_some_and(|until| Instant::now() >= until);
             observer.poll(if ends { Duration::ZERO } else { TAKE_INTERVAL })?;
             let taken = observer.take_notes()?;
             observer.poll(Duration::ZERO)?;
-            observer.describe_vms(&mut about.vms, &mut vms);
+            observer.describe_vms(&self.vms, &mut about.vms, &mut vms);
             all += taken.len() as u64;
             // If many VMs start at once, a vCPU's notes may arrive before its VM is known.
             let mut notes = Vec::new();
             for raw in std::mem::take(&mut held_back).into_iter().chain(taken) {
                 match vms.get(&raw.kvm) {
-                    Some(&vm) => notes.extend(convert(&raw, vm, to_unix_ns)),
+                    Some(&Some(vm)) => notes.extend(convert(&raw, vm, to_unix_ns)),
+                    Some(None) => unwanted += 1,
                     None => held_back.push(raw),
                 }
             }
@@ -121,21 +129,29 @@ impl Record {
         }
         // By the notes' clock: the wall clock may have been set meanwhile.
         about.end_ns = monotonic_ns() as i64 + to_unix_ns;
-        about.lost_events = observer.lost_events() + (all - events);
+        about.lost_events = observer.lost_events() + (all - unwanted - events);
         let recorded = Recorded { events, lost_events: about.lost_events, vms: about.vms.len() };
         writer.finish(&about)?;
         Ok(recorded)
     }
 }
 
+/// Numbers of VMs in the recording, by the address of their `struct kvm`; none of those that are
+/// not recorded.
+type Numbers = HashMap<u64, Option<u32>>;
+
 impl Observer<'_> {
-    /// Adds new facts about VMs, and marks those that have ended.
-    fn describe_vms(&mut self, known: &mut Vec<RecordedVm>, vms: &mut HashMap<u64, u32>) {
+    /// Adds new facts about wanted VMs, and marks those that have ended.
+    fn describe_vms(&mut self, wanted: &Wanted, known: &mut Vec<RecordedVm>, vms: &mut Numbers) {
         let mut places = HashMap::new();
         for vm in known.iter_mut() {
             vm.ended = true;
         }
         for (kvm, vm) in self.vms() {
+            if !wanted.has(vm.pid, vm.name.as_deref(), vm.uuid.as_deref()) {
+                vms.insert(kvm, None);
+                continue;
+            }
             let is_it = |known: &RecordedVm| (known.pid, known.begin_ns) == (vm.pid, vm.begin_ns);
             let at = known.iter().position(is_it).unwrap_or(known.len());
             match known.get_mut(at) {
@@ -145,7 +161,7 @@ impl Observer<'_> {
             places.insert(kvm, at);
         }
         let numbers = numbers(known);
-        vms.extend(places.into_iter().map(|(kvm, at)| (kvm, numbers[at])));
+        vms.extend(places.into_iter().map(|(kvm, at)| (kvm, Some(numbers[at]))));
     }
 }
 

@@ -22,7 +22,7 @@ pub struct Replay {
     pub path: PathBuf,
     /// The form of what is printed.
     pub format: Format,
-    /// The VMs that are printed.
+    /// The VMs that are shown, in each output.
     pub selection: Selection,
     /// Also print a line for each vCPU.
     pub vcpus: bool,
@@ -40,12 +40,13 @@ impl Replay {
     /// Prints a recording, and writes the requested files.
     pub fn run(&self) -> Result<(), ObserverError> {
         self.check_outputs()?;
-        let recording = read::read(&self.path)?;
+        let mut recording = read::read(&self.path)?;
+        let sample = recording.select(&self.selection)?;
         if let Some(path) = &self.perfetto {
             write_file(path, "write the trace", |out| perfetto::write(&recording, out))?;
         }
         if let Some(path) = &self.html {
-            let page = html::render(&recording);
+            let page = html::render(&recording, &sample);
             write_file(path, "write the report", |out| out.write_all(page.as_bytes()))?;
         }
         if let Some(path) = &self.svg {
@@ -54,7 +55,6 @@ impl Replay {
         }
         let report = Report {
             format: self.format,
-            selection: self.selection.clone(),
             vcpus: self.vcpus,
             histogram: self.histogram,
             frequency_hz: recording.about.frequency_hz,
@@ -65,7 +65,7 @@ impl Replay {
             Format::Json => String::new(),
             Format::Csv => csv_line(CSV_COLUMNS),
         };
-        let text = report.render(recording.summary()).map(|text| head + &text);
+        let text = report.render(&sample).map(|text| head + &text);
         let written = |source| ObserverError::Io { action: "write the report", source };
         show(&mut io::stdout(), &text.map_err(written)?).map(|_| ())
     }

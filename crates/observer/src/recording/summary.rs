@@ -42,7 +42,7 @@ impl Recording {
             VmSample {
                 pid: vm.pid,
                 name: vm.name.clone(),
-                uuid: None,
+                uuid: vm.uuid.clone(),
                 guest: vm.guest.clone(),
                 ended: vm.ended,
                 vcpus: vcpus.collect(),

@@ -84,7 +84,7 @@ impl State {
     pub(super) fn take(&mut self, now: Sample) {
         let Some(before) = self.before.replace(now.clone()) else { return };
         let mut interval = now.since(&before);
-        let wanted = &self.selection;
+        let wanted = &self.selection.vms;
         interval.vms.retain(|vm| wanted.has(vm.pid, vm.name.as_deref(), vm.uuid.as_deref()));
         let frozen = self.shown.as_ref().filter(|_| self.frozen);
         self.history.take(&interval, frozen.map(|shown| &shown.interval));

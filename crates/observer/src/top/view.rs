@@ -373,7 +373,7 @@ pub(super) mod tests {
     use super::*;
     use crate::sample::Sample;
     use crate::sample::tests::sample;
-    use crate::select::{Column, Selection};
+    use crate::select::{Column, Selection, Wanted};
 
     /// The screen of this size.
     pub(in crate::top) fn buffer(state: &mut State, width: u16, height: u16) -> Buffer {
@@ -504,7 +504,7 @@ pub(super) mod tests {
 
     #[test]
     fn the_command_line_chooses_vms_and_their_order() {
-        let mut state = new(Selection { vms: vec!["web".into()], ..Selection::default() });
+        let mut state = new(Selection { vms: Wanted(vec!["web".into()]), ..Selection::default() });
         (1..=2).for_each(|second| state.take(both(second, second * 10, second * 500)));
         assert_eq!(names(&mut state), ["web"]);
         let mut state = new(Selection { sort: Column::Vm, top: Some(1), ..Selection::default() });
