@@ -123,11 +123,12 @@ pub(crate) const CATALOGUE: [Entry; 27] = [
         see: Some("../guides/deploy.md#linux-71"),
     },
     Entry {
-        name: "other-scheduler",
+        name: schedulers::OTHER,
         group: Group::Schedule,
         made: Made::BeforeLoading,
-        function: Some(schedulers::another),
-        fails: "fails if a sched_ext scheduler is loaded: the kernel takes one at a time.",
+        function: Some(schedulers::any),
+        fails: "fails if a sched_ext scheduler is loaded: the kernel takes one at a time. For \
+                `doctor` that is any but `scx_holdfast` itself.",
         see: None,
     },
     Entry {

@@ -95,9 +95,12 @@ impl Host {
         names
     }
 
-    /// Numbers among the names in a directory, such as the processes of `/proc`.
+    /// Numbers among the names in a directory, such as the processes of `/proc`, sorted.
     pub(crate) fn numbers(&self, path: impl AsRef<Path>) -> Vec<u32> {
-        self.list(path).iter().filter_map(|name| name.parse().ok()).collect()
+        let names = self.list(path);
+        let mut numbers: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
+        numbers.sort_unstable();
+        numbers
     }
 
     /// The threads of a process; an error if this process may not see them.

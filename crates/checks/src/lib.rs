@@ -27,7 +27,7 @@ pub use kernel::REQUIRED_KFUNCS;
 pub use kernel_log::{Exit, KernelLog, LogLine, last_exit};
 pub use privileges::foreign_pid_namespace;
 pub use report::{Check, Group, Report, Verdict};
-pub use schedulers::{loaded as loaded_scheduler, process as scheduler_process};
+pub use schedulers::{Scheduler, is_holdfast, loaded as loaded_scheduler};
 pub use text::steers;
 pub use topology::{MAX_CPUS, MAX_LLCS};
 
@@ -44,19 +44,22 @@ pub enum Purpose {
 
 /// The checks that have to pass before a scheduler is loaded.
 pub fn before_loading(host: &Host, purpose: Purpose) -> Report {
-    run(host, |made| match made {
+    let wanted = CATALOGUE.iter().filter(|entry| match entry.made {
         Made::BeforeLoading => true,
         Made::BeforeReading => purpose == Purpose::Guests,
         Made::ByDoctor => false,
-    })
-}
-
-/// Every check.
-pub fn all(host: &Host) -> Report {
-    run(host, |_| true)
-}
-
-fn run(host: &Host, is_wanted: impl Fn(Made) -> bool) -> Report {
-    let wanted = CATALOGUE.iter().filter(|entry| is_wanted(entry.made));
+    });
     Report::new(wanted.filter_map(|entry| entry.function).map(|check| check(host)))
+}
+
+/// Every check. For them scx_holdfast is no other scheduler, if it is loaded already.
+pub fn all(host: &Host) -> Report {
+    let scheduler = Scheduler::of(host);
+    let checks = CATALOGUE.iter().filter_map(|entry| match entry.name {
+        schedulers::OTHER => Some(schedulers::foreign(host, scheduler.as_ref())),
+        _ => entry.function.map(|check| check(host)),
+    });
+    let mut report = Report::new(checks);
+    report.scheduler = scheduler;
+    report
 }

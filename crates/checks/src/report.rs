@@ -7,6 +7,7 @@ use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 
 use crate::catalogue::{self, OBSERVER_PROGRAMS};
+use crate::schedulers::Scheduler;
 use crate::text::printable;
 
 /// Outcome of a check.
@@ -143,6 +144,9 @@ pub struct Report {
     schema: &'static str,
     /// The worst verdict.
     pub verdict: Verdict,
+    /// The sched_ext scheduler that is loaded, if one is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheduler: Option<Scheduler>,
     /// The checks made.
     pub checks: Vec<Check>,
 }
@@ -158,7 +162,7 @@ impl Report {
     pub(crate) fn new(checks: impl Iterator<Item = Check>) -> Self {
         let checks: Vec<Check> = checks.collect();
         let verdict = checks.iter().map(|check| check.verdict).fold(Verdict::Ok, Ord::max);
-        Self { schema: "holdfast.doctor/1", verdict, checks }
+        Self { schema: "holdfast.doctor/1", verdict, scheduler: None, checks }
     }
 
     /// Adds a check that another program made.
@@ -169,7 +173,8 @@ impl Report {
 
     /// The same without the checks that `keep` rejects.
     pub fn filtered(self, keep: impl Fn(&Check) -> bool) -> Self {
-        Self::new(self.checks.into_iter().filter(|check| keep(check)))
+        let kept = Self::new(self.checks.into_iter().filter(|check| keep(check)));
+        Self { scheduler: self.scheduler, ..kept }
     }
 
     /// Did no check fail?

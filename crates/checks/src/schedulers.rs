@@ -1,17 +1,57 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Other schedulers and scheduling settings of the host.
 
-use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
+use std::{fmt, fs};
+
+use serde::Serialize;
 
 use crate::kernel::STATE;
+use crate::text::printable;
 use crate::{Check, Host};
 
 const NAME_OF_LOADED: &str = "/sys/kernel/sched_ext/root/ops";
 
 /// Examples listed in a message; it counts the rest.
 const NAMED: usize = 3;
+
+/// A sched_ext scheduler that is loaded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Scheduler {
+    /// Its name by the kernel; empty if it was unloaded before that was read.
+    pub name: String,
+    /// The process that has loaded it, if one is seen to hold it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+}
+
+impl Scheduler {
+    /// The one that is loaded on this host.
+    pub fn of(host: &Host) -> Option<Self> {
+        let name = printable(&loaded(host)?);
+        let is_loaded = !name.is_empty() || host.read(STATE)? == "enabled";
+        is_loaded.then(|| Self { name, pid: process(host) })
+    }
+
+    /// Is it scx_holdfast?
+    pub fn is_holdfast(&self) -> bool {
+        is_holdfast(&self.name)
+    }
+}
+
+impl fmt::Display for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.name.is_empty() { "a sched_ext scheduler" } else { &self.name })?;
+        f.write_str(" is loaded")?;
+        self.pid.map_or(Ok(()), |pid| write!(f, ", by process {pid}"))
+    }
+}
+
+/// Is this the name of scx_holdfast, whatever its version?
+pub fn is_holdfast(name: &str) -> bool {
+    name.starts_with("holdfast")
+}
 
 /// Name of the sched_ext scheduler that is loaded; empty if there is none. `None` if the kernel has
 /// no sched_ext.
@@ -22,7 +62,7 @@ pub fn loaded(host: &Host) -> Option<String> {
 
 /// The process that has loaded the scheduler: one that holds a link to a struct_ops, and scx's
 /// programs before those that hold others (of TCP, say). `None` if no process is seen to hold one.
-pub fn process(host: &Host) -> Option<u32> {
+fn process(host: &Host) -> Option<u32> {
     let holds = |pid: &u32| {
         let infos = format!("/proc/{pid}/fdinfo");
         host.list(&infos).iter().any(|fd| {
@@ -30,32 +70,40 @@ pub fn process(host: &Host) -> Option<u32> {
             info.lines().any(|line| line == "link_type:\tstruct_ops")
         })
     };
-    let comm = |pid: &u32| host.read(format!("/proc/{pid}/comm")).unwrap_or_default();
     let holders: Vec<u32> = host.numbers("/proc").into_iter().filter(holds).collect();
-    let scx = holders.iter().find(|pid| comm(pid).starts_with("scx_"));
+    let scx = holders.iter().find(|pid| host.comm(**pid).starts_with("scx_"));
     scx.or(holders.first()).copied()
 }
 
-/// Another sched_ext scheduler: the kernel runs one at a time.
-pub(crate) fn another(host: &Host) -> Check {
-    const NAME: &str = "other-scheduler";
-    match host.read(STATE).as_deref() {
-        Some("disabled") => Check::ok(NAME, "no sched_ext scheduler is loaded"),
-        Some("enabled") => {
-            let name = host.read(NAME_OF_LOADED).unwrap_or_default();
-            let name = if name.is_empty() { "a sched_ext scheduler".into() } else { name };
-            Check::fail(
-                NAME,
-                format!("{name} is loaded, and the kernel takes one scheduler at a time"),
-                "end it first (Ctrl-C, or systemctl stop of scx, scx_loader or scx_holdfast)",
-            )
-        }
-        Some(state) => Check::fail(
+/// Name of the check for another scheduler.
+pub(crate) const OTHER: &str = "other-scheduler";
+
+/// Any sched_ext scheduler: the kernel runs one at a time.
+pub(crate) fn any(host: &Host) -> Check {
+    other_than(host, Scheduler::of(host).as_ref(), |_| false)
+}
+
+/// One that is not scx_holdfast; `loaded` is the one that is loaded.
+pub(crate) fn foreign(host: &Host, loaded: Option<&Scheduler>) -> Check {
+    other_than(host, loaded, Scheduler::is_holdfast)
+}
+
+fn other_than(host: &Host, loaded: Option<&Scheduler>, is_ours: fn(&Scheduler) -> bool) -> Check {
+    const NAME: &str = OTHER;
+    match (loaded, host.read(STATE).as_deref()) {
+        (Some(loaded), _) if is_ours(loaded) => Check::ok(NAME, format!("none: {loaded}")),
+        (Some(loaded), _) => Check::fail(
+            NAME,
+            format!("{loaded}, and the kernel takes one scheduler at a time"),
+            "end it first (Ctrl-C, or systemctl stop of scx, scx_loader or scx_holdfast)",
+        ),
+        (None, None) => Check::ok(NAME, "none, because there is no sched_ext"),
+        (None, Some("enabled" | "disabled")) => Check::ok(NAME, "no sched_ext scheduler is loaded"),
+        (None, Some(state)) => Check::fail(
             NAME,
             format!("a sched_ext scheduler is being loaded or unloaded ({STATE}: {state})"),
             "try again in a moment; if it stays, `echo S > /proc/sysrq-trigger` ends it",
         ),
-        None => Check::ok(NAME, "none, because there is no sched_ext"),
     }
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use common::{FakeHost, RELEASE, vmlinux};
 use holdfast_checks::{
     Check, DISCOVERY_PROGRAMS, Host, OBSERVER_PROGRAMS, Purpose, REQUIRED_KFUNCS,
-    SCHEDULER_PROGRAMS, SPINS_PROGRAMS, Verdict, before_loading, scheduler_process,
+    SCHEDULER_PROGRAMS, SPINS_PROGRAMS, Scheduler, Verdict, before_loading,
 };
 
 #[test]
@@ -48,18 +48,24 @@ fn a_report_fits_a_terminal_and_loses_no_word() {
 #[test]
 fn the_process_of_the_scheduler_holds_its_link() {
     let host = FakeHost::new();
-    let this = || host.host();
-    assert_eq!(scheduler_process(&this()), None);
-    for (pid, comm, link) in
-        [(40, "bpftool", "struct_ops"), (41, "scx_holdfast", "struct_ops"), (39, "x", "tracing")]
-    {
+    let process = || Scheduler::of(&host.host()).map(|scheduler| scheduler.pid);
+    assert_eq!(process(), None, "none is loaded");
+    host.write("/sys/kernel/sched_ext/state", "enabled\n");
+    assert_eq!(process(), Some(None), "no process is seen to hold it");
+    for (pid, comm, link) in [
+        (9, "bpftool", "struct_ops"),
+        (410, "scx_x", "struct_ops"),
+        (41, "scx_holdfast", "struct_ops"),
+        (39, "x", "tracing"),
+    ] {
         host.write(&format!("/proc/{pid}/comm"), comm);
         let info = format!("pos:\t0\nlink_type:\t{link}\nlink_id:\t7\n");
         host.write(&format!("/proc/{pid}/fdinfo/5"), &info);
     }
-    assert_eq!(scheduler_process(&this()), Some(41));
+    assert_eq!(process(), Some(Some(41)), "the first by its number");
     host.remove("/proc/41");
-    assert_eq!(scheduler_process(&this()), Some(40));
+    host.remove("/proc/410");
+    assert_eq!(process(), Some(Some(9)));
 }
 
 #[test]
@@ -156,6 +162,19 @@ fn another_scheduler_is_named() {
     assert_eq!(check.name, "other-scheduler");
     assert!(check.found.starts_with("lavd_1.1.4 is loaded"), "{check:?}");
     assert_eq!(host.scheduler().as_deref(), Some("lavd_1.1.4"));
+
+    assert!(!host.loads(Purpose::Guests));
+
+    // For doctor, scx_holdfast is no other scheduler; it could not be loaded twice.
+    host.write("/sys/kernel/sched_ext/root/ops", "holdfast_0.1.0\n");
+    host.write("/proc/12/comm", "scx_holdfast");
+    host.write("/proc/12/fdinfo/5", "link_type:\tstruct_ops\n");
+    let report = host.all();
+    assert!(report.passed(), "{report}");
+    assert_eq!(host.found("other-scheduler"), "none: holdfast_0.1.0 is loaded, by process 12");
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["scheduler"], serde_json::json!({ "name": "holdfast_0.1.0", "pid": 12 }));
+    assert!(!host.loads(Purpose::Guests));
 
     host.write("/sys/kernel/sched_ext/state", "disabling\n");
     assert!(host.only(Verdict::Fail).found.contains("disabling"));

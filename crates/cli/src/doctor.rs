@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use holdfast_checks::{
-    Check, Group, Host, Report, SCHEDULER_PROGRAMS, SPINS_PROGRAMS, Verdict, all, loaded_scheduler,
+    Check, Group, Host, Report, SCHEDULER_PROGRAMS, SPINS_PROGRAMS, Verdict, all,
 };
 
 use crate::{Say, print, print_styled};
@@ -95,23 +95,30 @@ fn conclusions(report: &Report, wanted: Option<Use>) -> String {
             say(&format!("holdfast spins does not work here: {SPINS_PROGRAMS}."));
         }
     }
+    let ours = report.scheduler.as_ref().filter(|scheduler| scheduler.is_holdfast());
     let tried = report.verdict_of(SCHEDULER_PROGRAMS) == Some(Verdict::Ok);
     if wanted != Some(Use::Observe) {
-        match &unschedulable[..] {
-            [] if tried => say("scx_holdfast can run here."),
-            [] => say(&format!(
+        match (ours, &unschedulable[..]) {
+            (Some(loaded), []) => say(&format!("scx_holdfast runs here: {loaded}.")),
+            (Some(_), failed) => say(&format!(
+                "scx_holdfast runs here, and would not load again: {}.",
+                named(failed)
+            )),
+            (None, []) if tried => say("scx_holdfast can run here."),
+            (None, []) => say(&format!(
                 "scx_holdfast may run here: all other checks passed, but {SCHEDULER_PROGRAMS} was \
                  not made."
             )),
-            failed => say(&format!("scx_holdfast would not run here: {}.", named(failed))),
+            (None, failed) => {
+                say(&format!("scx_holdfast would not run here: {}.", named(failed)));
+            }
         }
     }
-    let loaded = loaded_scheduler(&Host::this()).unwrap_or_default();
     let again = "do what the lines marked -> say, and run `holdfast doctor` again.";
     say(&match (wanted, &blind[..], &unschedulable[..]) {
         (None | Some(Use::Observe), [_, ..], _) => format!("Next: {again}"),
-        (Some(Use::Observe), ..) | (None, [], [_, ..]) if loaded.starts_with("holdfast") => {
-            "Next: `holdfast status`; scx_holdfast is loaded.".into()
+        (Some(Use::Observe), ..) | (.., []) if ours.is_some() => {
+            "Next: `holdfast status` shows what the scheduler does, and what VMs lose.".into()
         }
         (Some(Use::Observe), ..) => "Next: `holdfast report 60 5` tells what VMs lose.".into(),
         (None, [], [_, ..]) => {
@@ -134,7 +141,7 @@ fn fill(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use holdfast_checks::{DISCOVERY_PROGRAMS, OBSERVER_PROGRAMS};
+    use holdfast_checks::{DISCOVERY_PROGRAMS, OBSERVER_PROGRAMS, Scheduler};
 
     use super::*;
 
@@ -188,6 +195,30 @@ mod tests {
         let stock = [ok(OBSERVER_PROGRAMS), fail(SCHEDULER_PROGRAMS)];
         assert!(last(&stock, None).contains("To schedule them, do what"));
         assert!(last(&stock, Some(Use::Schedule)).starts_with("Next: do what"));
+    }
+
+    #[test]
+    fn a_scheduler_that_runs_is_named_and_the_next_step_is_to_look_at_it() {
+        let scheduler = |name: &str| Scheduler { name: name.into(), pid: Some(12) };
+        let said = |name: &str, checks: &[Check], wanted| {
+            let mut report = report(checks);
+            report.scheduler = Some(scheduler(name));
+            conclusions(&report, wanted).replace('\n', " ")
+        };
+        let all = [ok(OBSERVER_PROGRAMS), ok(SCHEDULER_PROGRAMS)];
+        for wanted in [None, Some(Use::Schedule)] {
+            let said = said("holdfast_0.1.0", &all, wanted);
+            let runs = "scx_holdfast runs here: holdfast_0.1.0 is loaded, by process 12. ";
+            assert!(said.contains(runs) && said.contains("Next: `holdfast status`"), "{said}");
+        }
+        let observes = said("holdfast_0.1.0", &all, Some(Use::Observe));
+        assert!(observes.contains("Next: `holdfast status`"), "{observes}");
+        let again = said("holdfast_0.1.0", &[ok(OBSERVER_PROGRAMS), fail("cpus")], None);
+        assert!(again.contains("runs here, and would not load again: cpus."), "{again}");
+        let foreign = [ok(OBSERVER_PROGRAMS), fail("other-scheduler")];
+        let foreign = said("lavd_1.1.4", &foreign, None);
+        assert!(foreign.contains("would not run here: other-scheduler."), "{foreign}");
+        assert!(!foreign.contains("holdfast status"), "{foreign}");
     }
 
     #[test]

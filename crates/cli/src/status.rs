@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use anstyle::Style;
 use holdfast_args::interval;
-use holdfast_checks::{Host, KernelLog, all, last_exit, loaded_scheduler, scheduler_process};
+use holdfast_checks::{Host, KernelLog, all, is_holdfast, last_exit, loaded_scheduler};
 use holdfast_observer::scheduler::{Connection, Period, SOCKET};
 use holdfast_observer::{Look, Report, Sample, boot_time, look, process_start};
 use serde::Serialize;
@@ -135,9 +135,12 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
 
 impl Scheduler {
     fn of(host: &Host) -> Self {
-        let Some(name) = loaded_scheduler(host) else { return Self::default() };
-        let loaded = Some(name).filter(|name| !name.is_empty());
-        let pid = loaded.as_ref().and_then(|_| scheduler_process(host));
+        if loaded_scheduler(host).is_none() {
+            return Self::default();
+        }
+        let loaded = holdfast_checks::Scheduler::of(host);
+        let (loaded, pid) = loaded.map(|scheduler| (scheduler.name, scheduler.pid)).unzip();
+        let pid = pid.flatten();
         let (last_exit, no_log) = match KernelLog::from_start() {
             Ok(mut log) => (last_exit(&log.lines()), None),
             Err(error) => (None, Some(format!("/dev/kmsg: {error}"))),
@@ -153,7 +156,7 @@ impl Scheduler {
     }
 
     fn is_holdfast(&self) -> bool {
-        self.loaded.as_ref().is_some_and(|name| name.starts_with("holdfast"))
+        self.loaded.as_deref().is_some_and(is_holdfast)
     }
 
     fn ask(&mut self, period: Period, stats: &mut Connection) {
@@ -278,10 +281,8 @@ fn attention(
     if looked.is_some_and(|look| look.sample.lost_events > 0) {
         all_of.push("Events were lost: the figures of VMs are too low.".into());
     }
-    let is_ours = |name: &str| name == "other-scheduler" && scheduler.is_holdfast();
     let report = all(host);
-    let failed: Vec<_> =
-        report.failures().map(|check| check.name).filter(|name| !is_ours(name)).collect();
+    let failed: Vec<_> = report.failures().map(|check| check.name).collect();
     if !failed.is_empty() {
         let names = failed.join(", ");
         all_of.push(format!("Checks fail: {names}. `holdfast doctor` says what to do."));

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use holdfast_checks::{Host, loaded_scheduler};
+use holdfast_checks::{Host, is_holdfast, loaded_scheduler};
 use log::info;
 use scx_stats::prelude::StatsClient;
 
@@ -50,7 +50,7 @@ pub(crate) fn watch(interval: Duration) -> Result<()> {
 fn connect() -> Result<StatsClient> {
     // Every scx scheduler answers at the same socket.
     match loaded_scheduler(&Host::this()).unwrap_or_default() {
-        name if name.starts_with("holdfast") => {}
+        name if is_holdfast(&name) => {}
         name if name.is_empty() => {
             bail!("no scheduler runs to be monitored; --stats starts one and reports")
         }

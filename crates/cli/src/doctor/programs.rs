@@ -45,8 +45,11 @@ pub(super) fn try_all(report: &mut Report, is_wanted: &dyn Fn(&'static str) -> b
         return;
     }
     let failed = report.unschedulable().next().map(|check| check.name);
+    let ours = report.scheduler.as_ref().filter(|scheduler| scheduler.is_holdfast());
     report.add(match failed {
         Some(failed) => not_tried(SCHEDULER_PROGRAMS, failed),
+        // It would refuse to load a second time.
+        None if ours.is_some() => Check::ok(SCHEDULER_PROGRAMS, "the kernel runs them"),
         None => scheduler(find(SCHEDULER)),
     });
 }

@@ -165,6 +165,9 @@ fn the_newest_kernel_is_scheduled_and_read() {
         machine.request(Request::spawn(hog, [machine.workload_path("hog")])).unwrap();
     }
     readable_vm(&machine, 4, "7.");
+    // It is no other scheduler to its own doctor.
+    let said = run(&machine, &["holdfast", "doctor", "--for", "schedule"]);
+    assert!(said.contains("scx_holdfast runs here: holdfast"), "{said}");
     for counter in ["nr_extended", "nr_preempted_preemptible"] {
         eventually(counter, || (of_vcpus(&counted(&machine), counter) > 0).then_some(()));
     }
