@@ -5,10 +5,15 @@
 mod similar;
 mod time;
 
+use std::env;
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue};
+use holdfast_checks::steers;
 
 pub use similar::{did_you_mean, similar};
 pub use time::{interval, time_within};
@@ -26,18 +31,92 @@ pub const VERSION: &str = env!("HOLDFAST_VERSION");
 pub const COMMIT: Option<&str> = option_env!("HOLDFAST_COMMIT");
 
 /// Reads the command line. An error is the exit code after the help, the version or what is wrong
-/// has been printed. A reader that has left is no failure, and a full disk is one.
+/// has been printed. A reader of the help that has left ends the process.
 pub fn parse<P: Parser>() -> Result<P, ExitCode> {
     P::try_parse().map_err(|said| {
-        let code = ExitCode::from(if said.use_stderr() { WRONG_USAGE } else { 0 });
         // What is wrong with a command line does not depend on a reader.
+        if said.use_stderr() {
+            let _ = complain(said);
+            return ExitCode::from(WRONG_USAGE);
+        }
         match said.print().and_then(|()| io::stdout().flush()) {
-            Err(error) if !said.use_stderr() && error.kind() != io::ErrorKind::BrokenPipe => {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                holdfast_signals::end_by_closed_pipe()
+            }
+            Err(error) => {
                 let name = P::command().get_name().to_owned();
                 let _ = writeln!(io::stderr(), "{name}: cannot write to standard output: {error}");
                 ExitCode::from(FAILED)
             }
-            _ => code,
         }
     })
+}
+
+/// Prints what is wrong with a command line.
+fn complain(mut said: clap::Error) -> io::Result<()> {
+    let is_negative = |arg: &str| {
+        arg.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    // clap would advise `-- -1`, and no number here may be negative.
+    if let Some(ContextValue::String(arg)) = said.get(ContextKind::InvalidArg)
+        && is_negative(arg)
+    {
+        let tip = vec!["times and numbers are not negative".into()];
+        said.insert(ContextKind::Suggested, ContextValue::StyledStrs(tip));
+    }
+    let text = said.to_string();
+    match escape_args(&text, env::args_os()) {
+        safe if safe == text => said.print(),
+        safe => io::stderr().write_all(safe.as_bytes()),
+    }
+}
+
+/// A message with those arguments of this process escaped that would steer a terminal, or begin a
+/// line of their own.
+pub fn with_args_escaped(message: &str) -> String {
+    escape_args(message, env::args_os())
+}
+
+fn escape_args(message: &str, args: impl Iterator<Item = OsString>) -> String {
+    let args = args.skip(1).map(|arg| arg.to_string_lossy().into_owned());
+    let mut safe = message.to_owned();
+    for arg in args.filter(|arg| arg.contains(steers)) {
+        let value = arg.split_once('=').map_or("", |(_, value)| value);
+        // clap shows text without the escape sequences in it.
+        let shown = [arg.as_str(), value].map(|text| StyledStr::from(text.to_owned()).to_string());
+        for part in [&arg, value].into_iter().chain(shown.iter().map(String::as_str)) {
+            if part.contains(steers) {
+                safe = safe.replace(part, &escaped(part));
+            }
+        }
+    }
+    safe
+}
+
+/// Text on one line, with nothing in it that steers a terminal.
+fn escaped(text: &str) -> String {
+    let shown = |c: char| if steers(c) { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(shown).collect()
+}
+
+/// A name or value of the user or of another program, in the quotes of messages.
+pub fn quoted(text: &str) -> String {
+    format!("`{}`", escaped(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quoted_text_stays_on_its_line_and_steers_nothing() {
+        assert_eq!(quoted("a\nb\u{1b}[2J\u{202e}\t"), r"`a\nb\u{1b}[2J\u{202e}\t`");
+        let args = ["holdfast", "a\nb", "--vm=c\u{1b}", "d"].map(OsString::from).into_iter();
+        let said = "no `a\nb`,\nno c\u{1b} and no d";
+        assert_eq!(escape_args(said, args), "no `a\\nb`,\nno c\\u{1b} and no d");
+        let args = ["holdfast", "a\n\u{1b}[2Jb"].map(OsString::from).into_iter();
+        assert_eq!(escape_args("no a\nb", args), "no a\\nb", "as clap shows it");
+        assert_eq!(quoted("it's \"w\u{e9}b\" \\"), "`it's \"w\u{e9}b\" \\`");
+    }
 }

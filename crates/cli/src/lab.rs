@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
-use holdfast_args::{COMMIT, SKIPPED, did_you_mean};
+use holdfast_args::{COMMIT, SKIPPED, did_you_mean, quoted};
 use holdfast_lab::campaign::{Campaign, Finished, is_kept_result};
 use holdfast_lab::experiment::{Experiment, ExperimentError};
 use holdfast_lab::report::{html, markdown, terminal};
@@ -189,11 +189,14 @@ fn named(what: &str) -> anyhow::Result<Vec<Experiment>> {
         // The name of a file, or of an experiment that comes with the program.
         let names = builtin::names().chain([builtin::ALL]);
         let is_file = Path::new(what).exists() || what.contains('/') || what.ends_with(".toml");
-        let meant = if is_file { String::new() } else { did_you_mean(what, names) };
-        match meant.as_str() {
-            "" => unusable(error),
-            meant => wrong_usage(anyhow!("there is no experiment `{what}`{meant}")),
+        if is_file {
+            return unusable(error);
         }
+        let mut hint = did_you_mean(what, names);
+        if hint.is_empty() {
+            hint = "; `holdfast lab list` shows all".into();
+        }
+        wrong_usage(anyhow!("there is no experiment {}{hint}", quoted(what)))
     })
 }
 
@@ -291,11 +294,14 @@ fn unusable(error: ExperimentError) -> anyhow::Error {
 
 /// The experiments that have some of `cases`, reduced to these cases.
 fn only(experiments: Vec<Experiment>, cases: &[String]) -> anyhow::Result<Vec<Experiment>> {
-    let names: Vec<_> = experiments.iter().flat_map(|e| &e.cases).map(|c| &c.name).collect();
+    let all = experiments.iter().flat_map(|e| &e.cases).map(|c| &c.name);
+    // Two experiments may have cases of one name.
+    let mut names: Vec<&String> = Vec::new();
+    all.for_each(|name| if !names.contains(&name) { names.push(name) });
     if let Some(unknown) = cases.iter().find(|case| !names.contains(case)) {
         let known = names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" ");
         let meant = did_you_mean(unknown, names);
-        let unknown = anyhow!("there is no case `{unknown}`{meant}; there are {known}");
+        let unknown = anyhow!("there is no case {}{meant}; there are {known}", quoted(unknown));
         return Err(wrong_usage(unknown));
     }
     let experiments = experiments.into_iter().map(|e| e.only(cases));

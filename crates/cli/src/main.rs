@@ -25,7 +25,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use clap::{Parser, Subcommand};
-use holdfast_args::{SKIPPED, VERSION, WRONG_USAGE, did_you_mean, parse};
+use holdfast_args::{
+    SKIPPED, VERSION, WRONG_USAGE, did_you_mean, parse, quoted, with_args_escaped,
+};
 use holdfast_checks::steers;
 use holdfast_observer::{ObserverError, error_line};
 
@@ -101,6 +103,11 @@ enum Command {
     Vms(vms::Args),
 }
 
+/// The reader of standard output has left.
+#[derive(Debug, thiserror::Error)]
+#[error("the reader of standard output has left")]
+struct ReaderLeft;
+
 fn main() -> ExitCode {
     let Cli { command, say } = match parse() {
         Ok(cli) => cli,
@@ -125,16 +132,24 @@ fn main() -> ExitCode {
         Command::Vms(args) => vms::main(&args),
     };
     outcome.unwrap_or_else(|error| {
+        if error.is::<ReaderLeft>() {
+            holdfast_signals::end_by_closed_pipe();
+        }
         complain(format_args!("{error:#}"));
         if error.is::<WrongUsage>() { ExitCode::from(WRONG_USAGE) } else { ExitCode::FAILURE }
     })
 }
 
-/// Writes to standard output. A reader that closes its end early is no failure.
+/// Writes to standard output.
 fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(harmless(text).as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+    written(out.write_all(harmless(text).as_bytes()).and_then(|()| out.flush()))
+}
+
+/// The result of a write to standard output. A reader that has left is not worth a message.
+fn written(result: std::io::Result<()>) -> anyhow::Result<()> {
+    match result {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Err(ReaderLeft.into()),
         other => other.context("cannot write to standard output"),
     }
 }
@@ -143,15 +158,13 @@ fn print(text: &str) -> anyhow::Result<()> {
 /// terminals of users that set NO_COLOR get no colours.
 fn print_styled(text: &str) -> anyhow::Result<()> {
     let mut out = anstream::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.context("cannot write to standard output"),
-    }
+    written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
 /// Prints an error. If standard error cannot be written to, the exit code stays the same.
 fn complain(what: impl Display) {
-    let line = error_line(harmless(&format!("holdfast: {what}")));
+    let text = with_args_escaped(&format!("holdfast: {what}"));
+    let line = error_line(harmless(&text));
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
@@ -180,6 +193,7 @@ fn outcome(result: Result<(), ObserverError>) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::from(SKIPPED))
         }
         Err(error) if error.is_wrong_usage() => Err(wrong_usage(error)),
+        Err(ObserverError::ReaderLeft) => Err(ReaderLeft.into()),
         Err(ObserverError::NoSuchVm { wanted, place, names }) => {
             Err(no_such_vm(&wanted, place, names))
         }
@@ -203,12 +217,6 @@ fn listed(names: &[String]) -> String {
         0 => first.join(", "),
         more => format!("{} and {more} more", first.join(", ")),
     }
-}
-
-/// Text of the user or of another program, on one line, with nothing in it that steers a terminal.
-fn quoted(text: &str) -> String {
-    let shown = |c: char| if steers(c) { c.escape_default().to_string() } else { c.to_string() };
-    format!("`{}`", text.chars().map(shown).collect::<String>())
 }
 
 #[cfg(test)]

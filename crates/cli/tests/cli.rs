@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! The output and the exit codes of the command line, without booting anything.
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -249,7 +250,8 @@ fn files_and_their_names_do_not_steer_the_terminal() {
     assert!(!said.contains(steers), "{said:?}");
     let output = holdfast(&["lab", "report", path.to_str().unwrap()]);
     let said = text(&output.stderr);
-    assert!(said.contains("a?]0;x??2J?.toml") && !said.contains(steers), "{said:?}");
+    let shown = "a\\u{1b}]0;x\\u{7}\\u{9b}2J\\u{202e}.toml";
+    assert!(said.contains(shown) && !said.contains(steers), "{said:?}");
 }
 
 #[test]
@@ -279,7 +281,52 @@ fn help_that_cannot_be_written_is_a_failure_unless_its_reader_has_left() {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let output = command.stdout(writer).output().unwrap();
-        assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+        let ended = (output.status.signal(), text(&output.stderr));
+        assert_eq!(ended, (Some(libc::SIGPIPE), String::new()));
+    }
+}
+
+/// As the writes of other tools kill them: `set -o pipefail` sees 141, and nothing is said.
+#[test]
+fn a_reader_that_has_left_ends_every_command_that_prints_as_it_ends_others() {
+    for args in [&["lab", "list"][..], &["doctor"], &["doctor", "--json"], &["status", "--time", "10ms"]]
+    {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+        let output = command.args(args).stdout(writer).output().unwrap();
+        let ended = (output.status.signal(), text(&output.stderr));
+        assert_eq!(ended, (Some(libc::SIGPIPE), String::new()), "{args:?}");
+    }
+}
+
+/// Clap would advise `-- -1`.
+#[test]
+fn a_negative_number_is_refused_without_wrong_advice() {
+    for args in [&["report", "1", "-1"][..], &["report", "-5s"], &["record", "-1"], &["spins", "-1"]] {
+        let said = text(&holdfast(args).stderr);
+        assert!(said.contains("times and numbers are not negative"), "{args:?}: {said}");
+        assert!(!said.contains("-- -"), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn what_was_typed_stays_on_its_line_in_errors_and_steers_nothing() {
+    let hostile = "a\n\u{1b}[2Jb";
+    for args in [
+        &["report", hostile][..],
+        &[hostile],
+        &["report", "--sort", hostile],
+        &["lab", "run", hostile],
+        &["lab", "run", "demo", "--case", hostile],
+        &["replay", hostile],
+    ] {
+        let output = holdfast(args);
+        let said = text(&output.stderr);
+        assert_ne!(output.status.code(), Some(0), "{args:?}: {said:?}");
+        // clap leaves out the escape sequence.
+        let escaped = ["a\\n\\u{1b}[2Jb", "a\\nb"].iter().any(|text| said.contains(text));
+        assert!(escaped && !said.contains('\u{1b}'), "{said:?}");
     }
 }
 

@@ -66,6 +66,9 @@ pub enum ObserverError {
     /// The collector of an exporter ended with one of the errors above.
     #[error("nothing can be collected on this machine; the collector says why above")]
     CollectorUnsupported(#[source] std::io::Error),
+    /// The reader of the output has left.
+    #[error("the reader of the output has left")]
+    ReaderLeft,
     /// A request could not be read or an answer not be written.
     #[error("cannot {action}")]
     Io {

@@ -5,12 +5,11 @@ use std::io::{self, Write};
 
 use crate::error::ObserverError;
 
-/// Writes and flushes a piece of output. False if the reader has closed its end, which is no
-/// failure, and ends the output.
-pub(crate) fn show(out: &mut impl Write, text: &str) -> Result<bool, ObserverError> {
+/// Writes and flushes a piece of output.
+pub(crate) fn show(out: &mut impl Write, text: &str) -> Result<(), ObserverError> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(ObserverError::ReaderLeft),
         Err(source) => Err(ObserverError::Io { action: "write the report", source }),
     }
 }
@@ -44,11 +43,12 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_pipe_is_no_failure_and_a_full_disk_is_one() {
+    fn a_reader_that_has_left_differs_from_a_full_disk() {
         let (reader, mut writer) = io::pipe().unwrap();
-        assert!(show(&mut writer, "Watching.\n").unwrap());
+        show(&mut writer, "Watching.\n").unwrap();
         drop(reader);
-        assert!(!show(&mut writer, "Watching.\n").unwrap());
+        let left = show(&mut writer, "Watching.\n");
+        assert!(matches!(left, Err(ObserverError::ReaderLeft)), "{left:?}");
         let mut full = OpenOptions::new().write(true).open("/dev/full").unwrap();
         assert!(matches!(show(&mut full, "Watching.\n"), Err(ObserverError::Io { .. })));
     }

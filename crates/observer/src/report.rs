@@ -73,12 +73,10 @@ impl Report {
                 "Watching vCPUs lose their CPUs, every {:?}. Ctrl-C ends it.\n",
                 self.interval
             );
-            if !show(&mut out, &first)? {
-                return Ok(());
-            }
+            show(&mut out, &first)?;
         }
-        if self.format == Format::Csv && !show(&mut out, &csv_line(CSV_COLUMNS))? {
-            return Ok(());
+        if self.format == Format::Csv {
+            show(&mut out, &csv_line(CSV_COLUMNS))?;
         }
         let mut before = observer.sample()?;
         let mut due = Instant::now() + self.interval;
@@ -94,7 +92,8 @@ impl Report {
             let mut sample = now.since(&before);
             self.selection.apply(&mut sample);
             let text = self.render(&sample);
-            if !show(&mut out, &text.map_err(written)?)? || stop::is_asked() {
+            show(&mut out, &text.map_err(written)?)?;
+            if stop::is_asked() {
                 break;
             }
             before = now;

@@ -66,6 +66,18 @@ pub fn is_asked() -> bool {
     ASKED_NS.load(Ordering::Relaxed) != 0
 }
 
+/// Ends the process as a closed pipe ends other tools, whose writes kill them: a shell reports 141.
+/// Call it once everything is in order. (Rust's own writes fail instead.)
+pub fn end_by_closed_pipe() -> ! {
+    // SAFETY: both calls are async-signal-safe.
+    unsafe {
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        libc::raise(libc::SIGPIPE);
+    }
+    // The signal is blocked.
+    std::process::exit(128 + libc::SIGPIPE)
+}
+
 /// Starts `command` with these signals ignored and no others: for tests, whose runner may ignore
 /// some.
 pub fn ignoring(command: &mut std::process::Command, ignored: &'static [libc::c_int]) {

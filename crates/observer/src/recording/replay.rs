@@ -67,7 +67,7 @@ impl Replay {
         };
         let text = report.render(&sample).map(|text| head + &text);
         let written = |source| ObserverError::Io { action: "write the report", source };
-        show(&mut io::stdout(), &text.map_err(written)?).map(|_| ())
+        show(&mut io::stdout(), &text.map_err(written)?)
     }
 
     /// No output may overwrite the recording or another output.

@@ -49,9 +49,7 @@ impl Spins {
         let mut out = io::stdout().lock();
         if !self.json && !self.quiet {
             let first = "Tracing waits for this kernel's contended locks. Ctrl-C ends it.\n";
-            if !show(&mut out, first)? {
-                return Ok(());
-            }
+            show(&mut out, first)?;
         }
         let mut before = probe.read(tsc_hz)?;
         for _ in 0..self.count.unwrap_or(u64::MAX) {
@@ -69,7 +67,8 @@ impl Spins {
             } else {
                 Ok(text::render(&waits, self.all))
             };
-            if !show(&mut out, &text.map_err(written)?)? || stop::is_asked() {
+            show(&mut out, &text.map_err(written)?)?;
+            if stop::is_asked() {
                 break;
             }
         }
