@@ -126,6 +126,20 @@ pub enum ObserverError {
         /// Error from the system.
         source: BoxedError,
     },
+    /// A recording was made by another version of this program.
+    #[error(
+        "{} was made by another version of holdfast: it is of schema {schema}, and this program \
+         reads {reads}",
+        path.display()
+    )]
+    OtherVersion {
+        /// The file.
+        path: PathBuf,
+        /// Its schema.
+        schema: String,
+        /// The schema that can be read.
+        reads: &'static str,
+    },
     /// A file is not a recording.
     #[error("{} is no recording of `holdfast record`, or not all of one: {why}", path.display())]
     NotARecording {

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::path::Path;
@@ -17,15 +17,23 @@ use parquet::record::{Field, Row, RowAccessor};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::Type;
 use rustix::fs::{SeekFrom, seek};
+use serde::Deserialize;
 
 use super::schema::{COLUMNS, KEY, SCHEMA};
 use super::{About, Event, Note, PIDS, Recording, numbers};
 use crate::error::ObserverError;
 use crate::guest::Guest;
+use crate::host::realtime_ns;
 use crate::names::{NAME_CHARS, printable};
+use crate::report::when;
 
 /// Latest end of a recording: the year 2116. Computations with times below it do not overflow.
 const LATEST_NS: i64 = i64::MAX / 2;
+
+const DAY_NS: i64 = 24 * 3600 * 1_000_000_000;
+
+/// Longest recording. One of a month has billions of events.
+const LONGEST_DAYS: i64 = 366;
 
 /// Time that events may lie outside the recording: an absence may have begun before it, and clocks
 /// are set.
@@ -43,20 +51,53 @@ pub(super) fn read(path: &Path) -> Result<Recording, ObserverError> {
         path: path.to_owned(),
         source: source.into(),
     };
-    let file = File::open(path).map_err(failed)?;
-    let about = file.metadata().map_err(failed)?;
-    if about.is_dir() {
+    // Opening a pipe would wait for a writer.
+    let kind = fs::metadata(path).map_err(failed)?.file_type();
+    if kind.is_dir() {
         return Err(failed(ErrorKind::IsADirectory.into()));
     }
-    let len = about.len();
+    if !kind.is_file() {
+        let why = "it is a pipe, a device or a socket, and a recording is read from its end; copy \
+                   it into a file";
+        return Err(failed(std::io::Error::other(why)));
+    }
+    let file = File::open(path).map_err(failed)?;
+    let len = file.metadata().map_err(failed)?.len();
     let data = len - holes(&file, len).map_err(failed)?;
     // The library of the format panics where some files are broken.
-    unpanicked(|| decode(file, len, data)).unwrap_or_else(|| Err("it is broken".into())).map_err(
-        |why| ObserverError::NotARecording {
-            path: path.to_owned(),
-            why: printable(&why, TEXT_CHARS),
-        },
-    )
+    let decoded = unpanicked(|| decode(file, len, data));
+    decoded.unwrap_or_else(|| Err(Refusal::Broken("it is broken".into()))).map_err(|refusal| {
+        let path = path.to_owned();
+        match refusal {
+            Refusal::Broken(why) => {
+                ObserverError::NotARecording { path, why: printable(&why, TEXT_CHARS) }
+            }
+            Refusal::OtherVersion(schema) => ObserverError::OtherVersion {
+                path,
+                schema: printable(&schema, TEXT_CHARS),
+                reads: SCHEMA,
+            },
+        }
+    })
+}
+
+/// Why a file cannot be read.
+enum Refusal {
+    Broken(String),
+    /// It is a recording of this schema.
+    OtherVersion(String),
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Self {
+        Self::Broken(why)
+    }
+}
+
+impl From<&str> for Refusal {
+    fn from(why: &str) -> Self {
+        Self::Broken(why.into())
+    }
 }
 
 /// The result of `read`; none if it panics. The panic prints nothing.
@@ -94,10 +135,12 @@ fn holes(file: &File, len: u64) -> std::io::Result<u64> {
 }
 
 /// `data` of its `len` bytes are no holes.
-fn decode(file: File, len: u64, data: u64) -> Result<Recording, String> {
+fn decode(file: File, len: u64, data: u64) -> Result<Recording, Refusal> {
     let reader = SerializedFileReader::new(file).map_err(text)?;
+    // The schema first: other versions have other columns.
+    let json = metadata(reader.metadata())?;
     let projection = check_layout(reader.metadata(), len, data)?;
-    let mut about = about(reader.metadata())?;
+    let mut about = about(json)?;
     let numbers = numbers(&about.vms);
     let vms: HashMap<(u32, Option<i64>), u32> =
         about.vms.iter().map(|vm| (vm.pid, vm.begin_ns)).zip(numbers.iter().copied()).collect();
@@ -127,13 +170,14 @@ fn decode(file: File, len: u64, data: u64) -> Result<Recording, String> {
                 note.end_ns,
                 about.begin_ns,
                 about.end_ns
-            ));
+            )
+            .into());
         }
         let number = vms.get(&(note.vm, begin_ns));
         note.vm = *number
             .ok_or_else(|| format!("event {} is of an unknown VM, pid {}", notes.len(), note.vm))?;
         if vcpus.insert((note.vm, note.vcpu)) && vcpus.len() > MAX_VCPUS {
-            return Err(format!("it has more than {MAX_VCPUS} vCPUs"));
+            return Err(format!("it has more than {MAX_VCPUS} vCPUs").into());
         }
         notes.push(note);
     }
@@ -180,21 +224,31 @@ fn check_layout(metadata: &ParquetMetaData, len: u64, data: u64) -> Result<Type,
     Type::group_type_builder(root.name()).with_fields(fields).build().map_err(text)
 }
 
-fn about(metadata: &ParquetMetaData) -> Result<About, String> {
+/// The metadata of a recording of this program's schema.
+fn metadata(metadata: &ParquetMetaData) -> Result<&str, Refusal> {
+    #[derive(Deserialize)]
+    struct Tag {
+        schema: String,
+    }
     let json = metadata
         .file_metadata()
         .key_value_metadata()
         .and_then(|pairs| pairs.iter().find(|pair| pair.key == KEY))
         .and_then(|pair| pair.value.as_deref())
         .ok_or_else(|| format!("it has no metadata `{KEY}`"))?;
+    let Tag { schema } = serde_json::from_str(json).map_err(|error| error.to_string())?;
+    let is_other =
+        |schema: &str| schema.strip_prefix(KEY).is_some_and(|version| version.starts_with('/'));
+    match schema {
+        schema if schema == SCHEMA => Ok(json),
+        schema if is_other(&schema) => Err(Refusal::OtherVersion(schema)),
+        schema => Err(format!("it is of schema {schema:?}, not {SCHEMA:?}").into()),
+    }
+}
+
+fn about(json: &str) -> Result<About, String> {
     let mut about: About = serde_json::from_str(json).map_err(|error| error.to_string())?;
-    if about.schema != SCHEMA {
-        return Err(format!("it is of schema {:?}, not {SCHEMA:?}", about.schema));
-    }
-    let (begin_ns, end_ns) = (about.begin_ns, about.end_ns);
-    if !(0 <= begin_ns && begin_ns <= end_ns && end_ns <= LATEST_NS) {
-        return Err(format!("it cannot be from {begin_ns} to {end_ns} ns"));
-    }
+    check_times(about.begin_ns, about.end_ns, realtime_ns())?;
     let shorten = |text: &mut String, chars| *text = printable(text, chars);
     shorten(&mut about.host, TEXT_CHARS);
     shorten(&mut about.kernel, TEXT_CHARS);
@@ -239,6 +293,23 @@ fn note(row: &Row) -> Result<(Note, Option<i64>), String> {
         head_off: some_bool(11)?,
     };
     Ok((note, some_long(4)?))
+}
+
+/// Checks that a recording may have been made between these times, if it is `now`.
+fn check_times(begin_ns: i64, end_ns: i64, now_ns: u64) -> Result<(), String> {
+    if !(0 <= begin_ns && begin_ns < end_ns && end_ns <= LATEST_NS) {
+        return Err(format!("it cannot be from {begin_ns} to {end_ns} ns"));
+    }
+    let [begin, end] = [begin_ns, end_ns].map(|ns| when(ns as u64));
+    let days = (end_ns - begin_ns) / DAY_NS;
+    if days > LONGEST_DAYS {
+        return Err(format!("it cannot be from {begin} to {end}: that is {days} days"));
+    }
+    if end_ns as u64 > now_ns.saturating_add(DAY_NS as u64) {
+        let now = when(now_ns);
+        return Err(format!("it cannot end at {end}: by the clock of this machine it is {now}"));
+    }
+    Ok(())
 }
 
 fn text(error: ParquetError) -> String {
@@ -298,6 +369,19 @@ mod tests {
         assert!(matches!(read(dir.path()), Err(ObserverError::File { .. })));
     }
 
+    #[test]
+    fn pipes_and_devices_are_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::from_raw_mode(0o600))
+            .unwrap();
+        for path in [pipe.as_path(), Path::new("/dev/null")] {
+            let error = read(path).unwrap_err();
+            let why = std::error::Error::source(&error).unwrap().to_string();
+            assert!(why.contains("copy it into a file"), "{error}: {why}");
+        }
+    }
+
     /// Writes a recording without checks, and reads it.
     fn reread(recording: &Recording) -> Result<Recording, String> {
         let dir = tempfile::tempdir().unwrap();
@@ -329,6 +413,15 @@ mod tests {
             (bad.about.begin_ns, bad.about.end_ns) = (from, to);
             assert!(reread(&bad).is_err() || (0 <= from && from <= to), "{from} {to}");
         }
+        const DAY: u64 = DAY_NS as u64;
+        let end = begin as u64 + 1;
+        check_times(begin, begin + 1, end - DAY).unwrap();
+        let early = check_times(begin, begin + 1, end - DAY - 1).unwrap_err();
+        assert!(early.contains("by the clock of this machine it is 2023-11-13T"), "{early}");
+        check_times(begin, begin + LONGEST_DAYS * DAY_NS, MAX as u64).unwrap();
+        let long = check_times(0, begin, MAX as u64).unwrap_err();
+        assert!(long.contains("from 1970-01-01T00:00:00Z to 2023"), "{long}");
+        assert!(check_times(begin, begin, MAX as u64).is_err(), "rates would have no end");
         let mut early = recording();
         early.notes[0].begin_ns -= 2_000_000_000;
         assert_eq!(reread(&early).unwrap(), early, "it was away before the recording began");
@@ -418,12 +511,35 @@ mod tests {
         assert!(error.len() < 1000, "{error}");
     }
 
-    #[test]
-    fn other_columns_are_refused() {
+    /// Writes a file of these columns and this metadata, and reads it.
+    fn refused(columns: &str, json: String) -> ObserverError {
         use parquet::file::metadata::KeyValue;
         use parquet::file::writer::SerializedFileWriter;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.parquet");
+        let schema = Arc::new(parse_message_type(columns).unwrap());
+        let file = File::create(&path).unwrap();
+        let mut writer = SerializedFileWriter::new(file, schema, Arc::default()).unwrap();
+        writer.append_key_value_metadata(KeyValue::new(KEY.to_owned(), json));
+        writer.close().unwrap();
+        read(&path).unwrap_err()
+    }
+
+    #[test]
+    fn a_recording_of_another_version_is_called_so_whatever_its_columns() {
+        let json = r#"{"schema":"holdfast.recording/2","from":1}"#;
+        let error = refused("message holdfast { required int64 end_ns; }", json.into());
+        assert!(matches!(error, ObserverError::OtherVersion { .. }), "{error}");
+        let said = error.to_string();
+        let both =
+            "it is of schema holdfast.recording/2, and this program reads ".to_owned() + SCHEMA;
+        assert!(said.contains(&both), "{said}");
+        let other = refused(COLUMNS, r#"{"schema":"holdfast.recordings"}"#.into());
+        assert!(matches!(other, ObserverError::NotARecording { .. }), "{other}");
+    }
+
+    #[test]
+    fn other_columns_are_refused() {
         let first_three = COLUMNS.lines().take(5).collect::<Vec<_>>().join("\n") + "}";
         for columns in [
             first_three,
@@ -434,13 +550,8 @@ mod tests {
                 .replace("int64 end_ns", "group end_ns { required int64 a; }")
                 .replace("};", "}"),
         ] {
-            let schema = Arc::new(parse_message_type(&columns).unwrap());
-            let file = File::create(&path).unwrap();
-            let mut writer = SerializedFileWriter::new(file, schema, Arc::default()).unwrap();
             let json = serde_json::to_string(&recording().about).unwrap();
-            writer.append_key_value_metadata(KeyValue::new(KEY.to_owned(), json));
-            writer.close().unwrap();
-            let error = read(&path).unwrap_err().to_string();
+            let error = refused(&columns, json).to_string();
             assert!(error.contains("its columns are not those"), "{columns} {error}");
         }
     }

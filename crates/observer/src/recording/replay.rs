@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `holdfast replay`.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::io::ErrorKind::NotFound;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::write::directory;
+use super::write::{directory, partial_file};
 use super::{Recording, html, perfetto, read};
 use crate::error::ObserverError;
 use crate::histogram::time;
@@ -153,13 +153,7 @@ fn write_file(
         return File::create(path).and_then(|file| fill(&file)).map_err(failed);
     };
     let dir = target.parent().unwrap_or(Path::new("/"));
-    let partial = tempfile::Builder::new()
-        .prefix(".holdfast-")
-        .suffix(".partial")
-        // Mode of a new file, reduced by the umask.
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(dir)
-        .map_err(failed)?;
+    let partial = partial_file(dir).map_err(failed)?;
     fill(partial.as_file()).map_err(failed)?;
     // Users that could not read the old file cannot read the new one.
     if let Ok(old) = fs::metadata(&target) {
@@ -170,7 +164,8 @@ fn write_file(
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::super::tests::recording;
     use super::super::write::Writer;

@@ -3,23 +3,26 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File, Permissions};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parquet::basic::Compression;
 use parquet::column::writer::ColumnWriter;
 use parquet::data_type::ByteArray;
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::{
-    FileMetaData, KeyValue, ParquetMetaData, ParquetMetaDataWriter, RowGroupMetaData,
+    ColumnChunkMetaData, FileMetaData, KeyValue, ParquetMetaData, ParquetMetaDataWriter,
+    RowGroupMetaData,
 };
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
-use parquet::schema::types::SchemaDescriptor;
+use parquet::schema::types::{SchemaDescriptor, Type};
+use rustix::fs::{Mode, OFlags};
 use tempfile::NamedTempFile;
 
 use super::schema::{COLUMNS, KEY};
@@ -29,14 +32,19 @@ use crate::error::{BoxedError, ObserverError};
 /// Most rows kept in memory: about 5 MB.
 const GROUP: usize = 1 << 16;
 
+/// Fewest rows for which a group is tried when the disk is full.
+const SMALLEST_GROUP: usize = 256;
+
 /// A recording that is being written. A Parquet file cannot be read before it is complete, so until
 /// then the recording is a hidden file of its own in the same directory.
 pub(super) struct Writer {
     path: PathBuf,
     partial: NamedTempFile,
-    groups: SerializedFileWriter<File>,
-    /// Length of the file after none, one, two... of the groups.
+    /// The groups in the file.
+    groups: Vec<RowGroupMetaData>,
+    /// Length of the file after none, one, two... of them.
     ends: Vec<u64>,
+    /// Rows that are not in the file yet.
     rows: Vec<Note>,
     added: u64,
     failure: Option<ParquetError>,
@@ -46,17 +54,21 @@ impl Writer {
     /// Fails if the recording could not get its name at the end, or if there is no room.
     pub(super) fn create(path: &Path) -> std::result::Result<Self, ObserverError> {
         check_target(path)?;
-        let partial = tempfile::Builder::new()
-            .prefix(".holdfast-")
-            .suffix(".partial")
-            // Mode of a new file, reduced by the umask.
-            .permissions(Permissions::from_mode(0o666))
-            .tempfile_in(directory(path))
-            .map_err(|error| failed(path, error))?;
-        let groups = begin(&partial).map_err(|error| failed(path, system_error(error)))?;
-        let ends = vec![groups.bytes_written() as u64];
-        let (rows, added, failure) = (Vec::new(), 0, None);
-        Ok(Self { path: path.to_owned(), partial, groups, ends, rows, added, failure })
+        let partial = partial_file(directory(path)).and_then(|mut partial| {
+            // If the disk is full already, this fails at once.
+            partial.write_all(MAGIC)?;
+            Ok(partial)
+        });
+        let partial = partial.map_err(|error| failed(path, error))?;
+        Ok(Self {
+            path: path.to_owned(),
+            partial,
+            groups: Vec::new(),
+            ends: vec![MAGIC.len() as u64],
+            rows: Vec::new(),
+            added: 0,
+            failure: None,
+        })
     }
 
     /// Adds rows; the file has them at the latest when it is finished. A failed write is reported
@@ -75,53 +87,118 @@ impl Writer {
     }
 
     fn flush(&mut self, about: &About) {
-        let rows = std::mem::take(&mut self.rows);
-        if rows.is_empty() || self.has_failed() {
-            return;
-        }
-        let written = write_group(&mut self.groups, &rows, about)
-            .and_then(|()| self.groups.flush().map_err(ParquetError::from));
-        match written {
-            Ok(()) => self.ends.push(self.groups.bytes_written() as u64),
-            Err(error) => self.failure = Some(error),
+        if !self.rows.is_empty() && !self.has_failed() {
+            self.failure = self.append(self.rows.len(), about).err();
         }
     }
 
-    /// Writes the remaining rows, and gives the file its name. After a failed write the file has
-    /// the groups that were complete before, and the error says how many events it has.
+    /// Writes the first rows as a group. If that fails, they are kept in memory.
+    fn append(&mut self, rows: usize, about: &About) -> Result<()> {
+        let end = self.ends[self.groups.len()];
+        let (pages, group) = encode(&self.rows[..rows], about, end, self.groups.len())?;
+        let file = self.partial.as_file_mut();
+        file.set_len(end)?;
+        file.seek(SeekFrom::Start(end))?;
+        file.write_all(&pages)?;
+        self.rows.drain(..rows);
+        self.groups.push(group);
+        self.ends.push(end + pages.len() as u64);
+        Ok(())
+    }
+
+    /// Writes the remaining rows, and gives the file its name. After a failed write the file has as
+    /// many events as there is room for, and the error says how many.
     pub(super) fn finish(mut self, about: &About) -> std::result::Result<(), ObserverError> {
         self.flush(about);
-        let Self { path, mut partial, groups, ends, added, mut failure, .. } = self;
-        let mut complete = groups.flushed_row_groups()[..ends.len() - 1].to_vec();
-        // The writer flushes its buffer to the file here; the file is truncated below.
-        drop(groups);
+        if self.has_failed() {
+            // Smaller groups may fit.
+            let mut rows = self.rows.len() / 2;
+            while rows >= SMALLEST_GROUP {
+                if self.append(rows.min(self.rows.len()), about).is_err() {
+                    rows /= 2;
+                }
+            }
+        }
+        let Self { path, mut partial, mut groups, ends, added, mut failure, .. } = self;
         let events = loop {
-            let events: u64 = complete.iter().map(|group| group.num_rows() as u64).sum();
-            if let Some(error) = failure.take_if(|_| complete.is_empty()) {
-                return Err(failed(&path, system_error(error)));
+            let events: u64 = groups.iter().map(|group| group.num_rows() as u64).sum();
+            if let Some(error) = failure.take_if(|_| groups.is_empty()) {
+                let why = format!("{}; nothing of it is kept", system_error(error));
+                return Err(failed(&path, why));
             }
             let lost_events = about.lost_events + (added - events);
             let about = About { lost_events, ..about.clone() };
-            match close(partial.as_file_mut(), ends[complete.len()], &complete, &about) {
+            match close(partial.as_file_mut(), ends[groups.len()], &groups, &about) {
                 Ok(()) => break events,
                 // Without the last group there is room for the footer.
                 Err(error) => {
-                    complete.pop();
+                    groups.pop();
                     failure.get_or_insert(error);
                 }
             }
         };
         if let Err(error) = partial.persist(&path) {
-            let why = format!("{}; all of it is in {}", error.error, error.file.path().display());
+            let at = error.file.path().to_owned();
             // Keeping the file may fail, too, but nothing can be done about that.
             let _ = error.file.keep();
-            return Err(failed(&path, why));
+            let kept = match at.exists() {
+                true => format!("all of it is in {}", at.display()),
+                false => "its directory is gone, and the recording with it".into(),
+            };
+            return Err(failed(&path, format!("{}; {kept}", error.error)));
         }
         match failure {
             None => Ok(()),
             Some(error) => {
                 Err(ObserverError::CutShort { path, events, source: system_error(error) })
             }
+        }
+    }
+}
+
+/// Age from which a partial file that is not locked was left by a process that was killed: others
+/// lock theirs as soon as they have made it.
+const ABANDONED: Duration = Duration::from_secs(60);
+
+/// A hidden file for something that gets its name once it is complete. Removes what processes that
+/// were killed have left of theirs.
+pub(super) fn partial_file(dir: &Path) -> io::Result<NamedTempFile> {
+    remove_abandoned(dir, ABANDONED);
+    let partial = tempfile::Builder::new()
+        .prefix(PARTIAL.0)
+        .suffix(PARTIAL.1)
+        // Mode of a new file, reduced by the umask.
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(dir)?;
+    // Where files cannot be locked, none is removed either.
+    let _ = partial.as_file().lock();
+    Ok(partial)
+}
+
+/// Beginning and end of their names.
+const PARTIAL: (&str, &str) = (".holdfast-", ".partial");
+
+/// Removes partial files of this user that are as old as this, and that no process has locked.
+fn remove_abandoned(dir: &Path, age: Duration) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if !(name.starts_with(PARTIAL.0) && name.ends_with(PARTIAL.1)) {
+            continue;
+        }
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let Ok(file) = rustix::fs::open(entry.path(), flags, Mode::empty()).map(File::from) else {
+            continue;
+        };
+        let is_abandoned = file.metadata().is_ok_and(|about| {
+            let old = about.modified().ok().and_then(|at| at.elapsed().ok());
+            about.is_file()
+                && about.uid() == rustix::process::geteuid().as_raw()
+                && old.is_some_and(|old| old >= age)
+        });
+        if is_abandoned && file.try_lock().is_ok() {
+            // It may be gone already.
+            let _ = fs::remove_file(entry.path());
         }
     }
 }
@@ -159,27 +236,55 @@ fn check_target(path: &Path) -> std::result::Result<(), ObserverError> {
     ))
 }
 
-fn begin(partial: &NamedTempFile) -> Result<SerializedFileWriter<File>> {
-    let schema = Arc::new(parse_message_type(COLUMNS)?);
-    // No indexes of pages: the writer keeps them in memory until the end, and no reader looks up
-    // single rows.
+/// The first bytes of a Parquet file.
+const MAGIC: &[u8] = b"PAR1";
+
+fn columns() -> Result<Arc<Type>> {
+    Ok(Arc::new(parse_message_type(COLUMNS)?))
+}
+
+/// Rows as the group of this number that begins at `at` of the file: its bytes, and where its
+/// columns are. The library's writer cannot write a group again, smaller, if there is no room.
+fn encode(
+    rows: &[Note],
+    about: &About,
+    at: u64,
+    number: usize,
+) -> Result<(Vec<u8>, RowGroupMetaData)> {
+    // No indexes of pages: no reader looks up single rows.
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_offset_index_disabled(true)
         .build();
-    let file = partial.as_file().try_clone()?;
-    let mut writer = SerializedFileWriter::new(file, schema, Arc::new(properties))?;
-    // If the disk is full already, this fails at once.
-    writer.flush()?;
-    Ok(writer)
+    let mut file = SerializedFileWriter::new(Vec::new(), columns()?, Arc::new(properties))?;
+    write_group(&mut file, rows, about)?;
+    file.flush()?;
+    let group = file.flushed_row_groups()[0].clone();
+    let pages = std::mem::take(file.inner_mut()).split_off(MAGIC.len());
+    let moved = at as i64 - MAGIC.len() as i64;
+    let move_column = |column: &ColumnChunkMetaData| {
+        let dictionary = column.dictionary_page_offset();
+        let column = column.clone();
+        let data = column.data_page_offset();
+        column
+            .into_builder()
+            .set_data_page_offset(data + moved)
+            .set_dictionary_page_offset(dictionary.map(|offset| offset + moved))
+            .build()
+    };
+    let columns = group.columns().iter().map(move_column).collect::<Result<Vec<_>>>()?;
+    let number = i16::try_from(number)
+        .map_err(|_| ParquetError::General("it has the most groups that a file can have".into()))?;
+    let group = group.into_builder().set_column_metadata(columns).set_ordinal(number);
+    Ok((pages, group.set_file_offset(at as i64).build()?))
 }
 
 /// Ends the file after these groups. The library's writer cannot leave out a group for which there
 /// was no room.
 fn close(file: &mut File, end: u64, groups: &[RowGroupMetaData], about: &About) -> Result<()> {
     let json = serde_json::to_string(about).map_err(|e| ParquetError::External(e.into()))?;
-    let schema = SchemaDescriptor::new(Arc::new(parse_message_type(COLUMNS)?));
+    let schema = SchemaDescriptor::new(columns()?);
     let about = KeyValue::new(KEY.to_owned(), json);
     let rows = groups.iter().map(RowGroupMetaData::num_rows).sum();
     let written_by = concat!("holdfast ", env!("CARGO_PKG_VERSION")).to_owned();
@@ -207,10 +312,11 @@ fn system_error(error: ParquetError) -> BoxedError {
     }
 }
 
-fn write_group(file: &mut SerializedFileWriter<File>, rows: &[Note], about: &About) -> Result<()> {
-    if rows.is_empty() {
-        return Ok(());
-    }
+fn write_group(
+    file: &mut SerializedFileWriter<Vec<u8>>,
+    rows: &[Note],
+    about: &About,
+) -> Result<()> {
     let vms: HashMap<u32, &RecordedVm> = numbers(&about.vms).into_iter().zip(&about.vms).collect();
     let pid = |vm: u32| vms.get(&vm).map_or(vm, |vm| vm.pid);
     let begin_ns = |vm: u32| vms.get(&vm).and_then(|vm| vm.begin_ns);
@@ -292,7 +398,7 @@ fn optional<T>(column: impl Iterator<Item = Option<T>>) -> (Vec<T>, Vec<i16>) {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::os::unix::fs::symlink;
     use std::process::Command;
 
     use super::super::read::read;
@@ -373,6 +479,39 @@ mod tests {
         assert_eq!(read(&kept[0]).unwrap(), recording);
     }
 
+    #[test]
+    fn no_file_is_named_that_is_gone_with_its_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let inside = dir.path().join("inside");
+        fs::create_dir(&inside).unwrap();
+        let recording = recording();
+        let mut writer = Writer::create(&inside.join("a.parquet")).unwrap();
+        writer.add(&recording.notes, &recording.about);
+        fs::remove_dir_all(&inside).unwrap();
+        let error = message(&writer.finish(&recording.about).unwrap_err());
+        assert!(error.contains("its directory is gone, and the recording with it"), "{error}");
+        assert!(!error.contains(".partial"), "{error}");
+    }
+
+    #[test]
+    fn what_killed_processes_have_left_is_removed_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let in_dir = |name: &str| dir.path().join(name);
+        for name in [".holdfast-killed.partial", ".holdfast-notes", "x.partial"] {
+            fs::write(in_dir(name), "x").unwrap();
+        }
+        symlink("x.partial", in_dir(".holdfast-link.partial")).unwrap();
+        fs::create_dir(in_dir(".holdfast-dir.partial")).unwrap();
+        let running = partial_file(dir.path()).unwrap();
+        assert!(in_dir(".holdfast-killed.partial").exists(), "it may be new and not locked yet");
+        remove_abandoned(dir.path(), Duration::ZERO);
+        assert!(!in_dir(".holdfast-killed.partial").exists());
+        assert!(running.path().exists(), "it is locked");
+        assert_eq!(files(dir.path()), 5);
+        drop(running);
+        assert_eq!(files(dir.path()), 4);
+    }
+
     const FULL: &str = "HOLDFAST_TEST_FULL_DISK";
 
     /// Runs a test of this program again with a limit of the file size in KiB, which acts like a
@@ -406,44 +545,64 @@ mod tests {
         let error = message(&finished.unwrap_err());
         assert!(error.contains("cannot write the recording"), "{error}");
         assert!(error.contains("File too large"), "{error}");
+        assert!(path.exists() || !error.contains("is in"), "{error}");
     }
 
-    #[test]
-    fn groups_that_are_complete_when_the_disk_becomes_full_are_kept() {
+    /// A group's worth of events with times that compress badly, like a real host's.
+    fn notes(group: i64) -> Vec<Note> {
+        let mut notes = vec![recording().notes[0]; GROUP];
+        for (i, note) in (0..).zip(&mut notes) {
+            let ns = (group * GROUP as i64 + i) * 7919 % 1_000_000_000;
+            (note.begin_ns, note.end_ns) = (note.begin_ns + ns / 2, note.begin_ns + ns);
+        }
+        notes
+    }
+
+    /// Records until the disk is full.
+    fn fill_the_disk(path: &Path) {
+        let mut writer = Writer::create(path).unwrap();
         let recording = recording();
-        // Times that compress badly, like a real host's.
-        let notes = |group: i64| {
-            let mut notes = vec![recording.notes[0]; GROUP];
-            for (i, note) in (0..).zip(&mut notes) {
-                let ns = (group * GROUP as i64 + i) * 7919 % 1_000_000_000;
-                (note.begin_ns, note.end_ns) = (note.begin_ns + ns / 2, note.begin_ns + ns);
+        let mut full = None;
+        for group in 0..100 {
+            writer.add(&notes(group), &recording.about);
+            full = writer.has_failed().then_some(group);
+            if full.is_some() {
+                break;
             }
-            notes
-        };
-        let Some(path) = std::env::var_os(FULL).map(PathBuf::from) else {
-            let dir = tempfile::tempdir().unwrap();
-            let path = dir.path().join("a");
-            run_with_disk_of(
-                1500,
-                "groups_that_are_complete_when_the_disk_becomes_full_are_kept",
-                &path,
-            );
-            let kept = read(&path).unwrap();
-            let events = kept.notes.len();
-            assert!(events >= GROUP && events.is_multiple_of(GROUP), "{events}");
-            assert_eq!(kept.notes[..GROUP], notes(0));
-            assert_eq!(kept.about.lost_events % GROUP as u64, 5);
-            assert_eq!(files(dir.path()), 1);
-            return;
-        };
-        let mut writer = Writer::create(&path).unwrap();
-        let full = (0..100).find(|group| {
-            writer.add(&notes(*group), &recording.about);
-            writer.has_failed()
-        });
-        let about = About { lost_events: 5, ..recording.about.clone() };
+        }
+        let about = About { lost_events: 5, ..recording.about };
         let error = message(&writer.finish(&about).unwrap_err());
         assert!(full.is_some() && error.contains("File too large"), "{error}");
         assert!(error.contains("events are in"), "{error}");
+    }
+
+    /// The events of a recording that filled a disk of this size.
+    fn kept_on_a_disk_of(kib: u32, test: &str) -> usize {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        run_with_disk_of(kib, test, &path);
+        let kept = read(&path).unwrap();
+        let events = kept.notes.len();
+        let all: Vec<Note> = (0..10).flat_map(notes).take(events).collect();
+        assert!(kept.notes == all, "they are the first");
+        let lost = (5 + GROUP - events % GROUP) as u64;
+        assert_eq!(kept.about.lost_events % GROUP as u64, lost % GROUP as u64);
+        assert_eq!(files(dir.path()), 1);
+        let len = fs::metadata(&path).unwrap().len();
+        assert!(len > u64::from(kib) * 1024 * 8 / 10, "{len} bytes: there was more room");
+        events
+    }
+
+    #[test]
+    fn all_that_fits_is_kept_when_the_disk_becomes_full() {
+        const NAME: &str = "all_that_fits_is_kept_when_the_disk_becomes_full";
+        if let Some(path) = std::env::var_os(FULL).map(PathBuf::from) {
+            return fill_the_disk(&path);
+        }
+        let many = kept_on_a_disk_of(1500, NAME);
+        assert!(many > GROUP, "{many}");
+        // There is no room for the first group.
+        let few = kept_on_a_disk_of(100, NAME);
+        assert!((SMALLEST_GROUP..GROUP).contains(&few), "{few}");
     }
 }
