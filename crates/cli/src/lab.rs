@@ -27,14 +27,8 @@ use crate::{Say, complain, output_file, print, wrong_usage};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Runs experiments and shows their results.
-    ///
-    /// Boots a stock Linux kernel as a KVM host, emulated where this machine has no usable KVM.
-    /// Starts unmodified guests in it and measures each case under each contender in short,
-    /// alternating windows. Without --here nothing on this machine is installed or changed, but for
-    /// the cache ~/.cache/holdfast, which takes some GB. Ctrl-C ends the run in order: the windows
-    /// measured so far are kept, and the result is marked partial. The same command then continues
-    /// the run.
+    /// Runs experiments in a KVM host, which it boots and, without usable KVM, emulates. Ctrl-C
+    /// ends the run in order, and the same command then continues it.
     Run(RunArgs),
     /// Shows a result again.
     Report(ReportArgs),
@@ -56,8 +50,7 @@ pub(crate) struct RunArgs {
     #[arg(required = true, value_name = "EXPERIMENT")]
     experiments: Vec<String>,
 
-    /// Measure fewer and shorter windows, and only the cases that matter most. The result shows the
-    /// direction of each row, and how certain it is.
+    /// Measure fewer and shorter windows, and only the cases that matter most.
     #[arg(long)]
     quick: bool,
 
@@ -69,14 +62,12 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     afresh: bool,
 
-    /// Directory for result.json, report.html and windows.jsonl.
-    ///
-    /// The default is results/NAME, where NAME is the first experiment.
+    /// Directory for result.json, report.html and windows.jsonl; by default results/NAME, where
+    /// NAME is the first experiment.
     #[arg(long, short, value_name = "DIR")]
     output: Option<PathBuf>,
 
-    /// Number of rounds, in place of the experiments' own; fewer than 6 cannot show a significant
-    /// difference.
+    /// Number of rounds, 2 to 1000; fewer than 6 cannot show a significant difference.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1000))]
     rounds: Option<u32>,
 
@@ -88,11 +79,8 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     check: bool,
 
-    /// Use this machine as the host instead of booting one: schedulers are loaded here, KVM is
-    /// reloaded, guests and hogs run beside everything else on it. Needs root.
-    ///
-    /// Experiments are scaled to the CPUs that this program may use (see taskset(1)): the numbers
-    /// of vCPUs, loops and threads grow in proportion to the pCPUs.
+    /// Use this machine as the host instead of booting one: loads schedulers, reloads KVM, and runs
+    /// guests and hogs beside everything else here. Needs root.
     #[arg(long, conflicts_with = "accel")]
     here: bool,
 
@@ -105,13 +93,12 @@ pub(crate) struct RunArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pcpus: Option<u32>,
 
-    /// How the host is run.
+    /// How the host is run: KVM where it is usable and else emulated, emulated (tcg), or by KVM.
     #[arg(long, value_enum, default_value_t = AccelArg::Auto)]
     accel: AccelArg,
 
-    /// Number of hosts that measure an experiment together; by default as many as this machine has
-    /// CPUs and memory for. Only emulated hosts that count their instructions share a machine,
-    /// because they do not influence each other.
+    /// Number of hosts that measure an experiment together, 1 to 1024; by default as many as this
+    /// machine has CPUs and memory for.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     hosts: Option<u32>,
 
@@ -127,11 +114,8 @@ pub(crate) struct RunArgs {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum AccelArg {
-    /// KVM where it is usable, else emulation.
     Auto,
-    /// Emulation.
     Tcg,
-    /// KVM.
     Kvm,
 }
 
@@ -297,7 +281,11 @@ fn only(experiments: Vec<Experiment>, cases: &[String]) -> anyhow::Result<Vec<Ex
     let all = experiments.iter().flat_map(|e| &e.cases).map(|c| &c.name);
     // Two experiments may have cases of one name.
     let mut names: Vec<&String> = Vec::new();
-    all.for_each(|name| if !names.contains(&name) { names.push(name) });
+    all.for_each(|name| {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    });
     if let Some(unknown) = cases.iter().find(|case| !names.contains(case)) {
         let known = names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" ");
         let meant = did_you_mean(unknown, names);

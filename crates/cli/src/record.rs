@@ -32,7 +32,7 @@ pub(crate) struct Args {
     )]
     output: PathBuf,
 
-    /// How long to record: 30s, 5m; bare numbers are seconds. By default until Ctrl-C.
+    /// How long to record, 10ms to 1day; bare numbers are seconds. By default until Ctrl-C.
     #[arg(value_parser = interval)]
     duration: Option<Duration>,
 

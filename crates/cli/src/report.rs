@@ -11,24 +11,25 @@ use crate::shown::{FormatArgs, VmArgs};
 use crate::{Say, outcome};
 
 /// Reports at intervals how much VMs lose to preempted lock holders, under any scheduler.
-///
-/// Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_ADMIN, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH) and
-/// a kernel with BTF; guests need nothing.
-///
-/// CPU% and STEAL% are percentages of one CPU. PREEMP is preemptions of vCPUs per second; HOLDER is
-/// those of lock holders (LHP), HEAD those of next owners (LWP). p99 is the 99th percentile of the
-/// off-CPU time of preempted holders. WAIT% is the share of the VM's CPU time spent waiting for any
-/// lock; LHP% is the part of it while a holder or next owner was preempted. PLE/s is pause-loop
-/// exits per second. `-` means not known.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
+Columns:
+  CPU%, STEAL%   CPU time, time waiting for a CPU; in percent of one CPU
+  PREEMP         preemptions of vCPUs per second
+  HOLDER, HEAD   those of lock holders (LHP), those of next owners (LWP)
+  p99            99th percentile of the off-CPU time of preempted holders
+  WAIT%          share of the VM's CPU time spent waiting for any lock
+  LHP%           the part of it while a holder or next owner was preempted
+  PLE/s          pause-loop exits per second
+  -  ~           not known; a share of fewer than 400 clock samples
+
 Examples:
   holdfast report 5s                       # every 5 s, until Ctrl-C
-  holdfast report 1m 5 --top 10            # five minutes, the ten VMs that lose most
+  holdfast report 1m 5 --top 10            # five minutes, the ten that lose most
   holdfast report 10s --vm web1 --vcpus    # one VM and its vCPUs
   holdfast report 1m --format csv > losses.csv")]
 pub(crate) struct Args {
-    /// Time between reports: 100ms, 5s, 1m; bare numbers are seconds.
+    /// Time between reports, 10ms to 1day; bare numbers are seconds.
     #[arg(default_value = "5s", value_parser = interval)]
     interval: Duration,
 

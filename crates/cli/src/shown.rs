@@ -69,7 +69,7 @@ pub(crate) struct VmArgs {
     #[command(flatten)]
     wanted: WantedArgs,
 
-    /// Sort VMs by this column of the report, the largest first; by default by the time that their
+    /// Sort by this column of the report, the largest first; by default by the time that preempted
     /// lock holders and next owners were off the CPU.
     #[arg(long, value_name = "COLUMN")]
     #[arg(value_parser = columns())]

@@ -20,7 +20,7 @@ Examples:
   holdfast spins           # in a guest; one report at Ctrl-C
   holdfast spins 10s 6     # six reports in a minute")]
 pub(crate) struct Args {
-    /// Time between reports: 100ms, 5s, 1m; bare numbers are seconds. By default one report, at
+    /// Time between reports, 10ms to 1day; bare numbers are seconds. By default one report, at
     /// Ctrl-C.
     #[arg(value_parser = interval)]
     interval: Option<Duration>,

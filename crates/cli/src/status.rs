@@ -27,7 +27,7 @@ Examples:
   holdfast status --time 10s     # watch VMs for longer
   holdfast status --json | jq -r '.attention[]'")]
 pub(crate) struct Args {
-    /// How long to watch VMs: 500ms, 2s, 1m; bare numbers are seconds.
+    /// How long to watch VMs, 10ms to 1day; bare numbers are seconds.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     time: Duration,
 

@@ -10,14 +10,12 @@ use holdfast_observer::{Top, top_keys};
 use crate::outcome;
 use crate::shown::VmArgs;
 
-/// Shows live how much VMs lose to preempted lock holders, the VM that loses most first.
-///
-/// Enter opens a VM, / filters, ? shows help, q quits. Needs a terminal of 80 columns and 12 lines;
-/// `holdfast report` prints to pipes and files. Needs the same rights as that.
+/// Shows live how much VMs lose to preempted lock holders, the VM that loses most first. Needs a
+/// terminal of 80 columns and 12 lines, and the rights of `holdfast report`, which prints to pipes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help())]
 pub(crate) struct Args {
-    /// Time between updates: 500ms, 2s, 1m; bare numbers are seconds.
+    /// Time between updates, 10ms to 1day; bare numbers are seconds.
     #[arg(default_value = "2s", value_parser = interval)]
     interval: Duration,
 

@@ -27,7 +27,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "json")]
     vcpus: bool,
 
-    /// Longest time to wait for vCPUs to run: 500ms, 3s, 1m; bare numbers are seconds.
+    /// Longest time to wait for vCPUs to run, 0 to 1h; bare numbers are seconds.
     #[arg(long, value_name = "TIME", default_value = "3s")]
     #[arg(value_parser = time_within(Duration::ZERO..=Duration::from_secs(3600)))]
     wait: Duration,

@@ -21,6 +21,8 @@ fn help_explains_every_subcommand() {
         (&["lab", "--help"], "report"),
         (&["lab", "run", "--help"], "Ctrl-C"),
         (&["lab", "run", "--help"], "s1 to s5"),
+        (&["report", "--help"], "10ms to 1day"),
+        (&["report", "--help"], "LHP%  "),
         (&["lab", "run", "--help"], "--afresh"),
         (&["lab", "report", "--help"], "result.json"),
         (&["lab", "fetch", "--help"], "Debian"),
@@ -33,6 +35,28 @@ fn help_explains_every_subcommand() {
         let output = holdfast(args);
         assert_eq!(output.status.code(), Some(0), "{args:?}");
         assert!(text(&output.stdout).contains(wanted), "{args:?}: {}", text(&output.stdout));
+    }
+}
+
+/// The rest is in the man pages.
+#[test]
+fn the_help_of_a_command_fits_sixty_lines_of_a_terminal() {
+    let commands = text(&holdfast(&["help"]).stdout);
+    let names = |listed: &str| {
+        let list = listed.split_once("Commands:\n").unwrap().1.split("\n\n").next().unwrap();
+        let names = list.lines().filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+        names.filter(|name| !name.is_empty() && *name != "help").map(str::to_owned).collect()
+    };
+    let lab: Vec<String> = names(&text(&holdfast(&["help", "lab"]).stdout));
+    let of_lab = lab.iter().map(|name| vec!["lab".to_owned(), name.clone()]);
+    let all: Vec<String> = names(&commands);
+    let all: Vec<Vec<String>> = all.into_iter().map(|name| vec![name]).chain(of_lab).collect();
+    assert!(all.len() > 12, "{all:?}");
+    for name in all {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+        let help = command.args(&name).arg("--help").env("COLUMNS", "80").output().unwrap();
+        let help = text(&help.stdout);
+        assert!(help.lines().count() < 60, "{name:?}: {} lines:\n{help}", help.lines().count());
     }
 }
 
@@ -289,7 +313,8 @@ fn help_that_cannot_be_written_is_a_failure_unless_its_reader_has_left() {
 /// As the writes of other tools kill them: `set -o pipefail` sees 141, and nothing is said.
 #[test]
 fn a_reader_that_has_left_ends_every_command_that_prints_as_it_ends_others() {
-    for args in [&["lab", "list"][..], &["doctor"], &["doctor", "--json"], &["status", "--time", "10ms"]]
+    for args in
+        [&["lab", "list"][..], &["doctor"], &["doctor", "--json"], &["status", "--time", "10ms"]]
     {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -303,7 +328,9 @@ fn a_reader_that_has_left_ends_every_command_that_prints_as_it_ends_others() {
 /// Clap would advise `-- -1`.
 #[test]
 fn a_negative_number_is_refused_without_wrong_advice() {
-    for args in [&["report", "1", "-1"][..], &["report", "-5s"], &["record", "-1"], &["spins", "-1"]] {
+    for args in
+        [&["report", "1", "-1"][..], &["report", "-5s"], &["record", "-1"], &["spins", "-1"]]
+    {
         let said = text(&holdfast(args).stderr);
         assert!(said.contains("times and numbers are not negative"), "{args:?}: {said}");
         assert!(!said.contains("-- -"), "{args:?}: {said}");

@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::{fs, io};
 
-use clap::Command;
+use clap::{Arg, ArgAction, Command};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
@@ -77,7 +77,7 @@ fn pages(command: &Command, section: u8) -> io::Result<Vec<(String, String)>> {
     let man = Man::new(command.clone()).section(section.to_string());
     let mut text = Vec::new();
     man.render_name_section(&mut text)?;
-    man.render_synopsis_section(&mut text)?;
+    text.extend(synopsis(command).bytes());
     man.render_description_section(&mut text)?;
     if command.has_subcommands() {
         man.render_subcommands_section(&mut text)?;
@@ -92,6 +92,38 @@ fn pages(command: &Command, section: u8) -> io::Result<Vec<(String, String)>> {
         pages.extend(self::pages(subcommand, section)?);
     }
     Ok(pages)
+}
+
+/// The synopsis. clap_mangen's has no names of values.
+fn synopsis(command: &Command) -> String {
+    let bold = |text: &str| format!("\\fB{}\\fR", text.replace('-', "\\-"));
+    let value = |arg: &Arg| {
+        let names = arg.get_value_names().unwrap_or_default();
+        let names: Vec<_> = names.iter().map(|name| format!("\\fI{name}\\fR")).collect();
+        names.join("\\ ")
+    };
+    let repeats = |arg: &Arg| {
+        let is_list =
+            arg.is_positional() && arg.get_num_args().is_some_and(|number| number.max_values() > 1);
+        if is_list || matches!(arg.get_action(), ArgAction::Append) { "..." } else { "" }
+    };
+    let shown = |arg: &&Arg| {
+        !matches!(arg.get_action(), ArgAction::Help | ArgAction::HelpShort | ArgAction::Version)
+    };
+    let mut parts = vec![bold(command.get_bin_name().unwrap_or_else(|| command.get_name()))];
+    let options = command.get_arguments().filter(|arg| !arg.is_positional());
+    for arg in options.chain(command.get_positionals()).filter(shown) {
+        let long = arg.get_long().map(|long| format!("--{long}"));
+        let name = long.or_else(|| Some(format!("-{}", arg.get_short()?)));
+        let name = name.map(|name| bold(&name));
+        let value = arg.get_action().takes_values().then(|| value(arg));
+        let text = name.into_iter().chain(value).collect::<Vec<_>>().join("\\ ") + repeats(arg);
+        parts.push(if arg.is_required_set() { text } else { format!("[{text}]") });
+    }
+    if command.has_subcommands() {
+        parts.push("\\fISUBCOMMAND\\fR ...".into());
+    }
+    format!(".SH SYNOPSIS\n{}\n", parts.join("\n"))
 }
 
 /// The text after the options in `--help`: sections below lines such as `Examples:`, or notes.
@@ -168,13 +200,14 @@ pub fn described() -> Vec<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Arg;
-
     use super::*;
 
     fn program() -> Command {
         let json = Arg::new("json").long("json").help("Print JSON\n\nof a schema");
-        let report = Command::new("report").about("Reports").arg(json).after_help("Slow-ly");
+        let vm = Arg::new("vm").long("vm").value_name("NAME|PID").action(ArgAction::Append);
+        let interval = Arg::new("interval").value_name("INTERVAL");
+        let report = Command::new("report").about("Reports").after_help("Slow-ly");
+        let report = report.args([json.action(ArgAction::SetTrue), vm, interval]);
         let hidden = Command::new("hidden").hide(true);
         Command::new("holdfast").version("1").about("Finds").subcommands([report, hidden])
     }
@@ -191,6 +224,7 @@ mod tests {
         assert_eq!(pages, ["holdfast-report.1", "holdfast.1"]);
         let page = fs::read_to_string(share.path().join("man/man1/holdfast-report.1")).unwrap();
         for wanted in [
+            "[\\fB\\-\\-json\\fR]\n[\\fB\\-\\-vm\\fR\\ \\fINAME|PID\\fR...]\n[\\fIINTERVAL\\fR]\n",
             "\\-\\-json",
             ".SH NOTES\n\\&Slow\\-ly\n",
             "JSON\n.sp\nof",
