@@ -28,7 +28,7 @@ pub use kernel_log::{Exit, KernelLog, LogLine, last_exit};
 pub use privileges::foreign_pid_namespace;
 pub use report::{Check, Group, Report, Verdict};
 pub use schedulers::{Scheduler, is_holdfast, loaded as loaded_scheduler};
-pub use text::steers;
+pub use text::{columns, fill, steers};
 pub use topology::{MAX_CPUS, MAX_LLCS};
 
 use catalogue::{CATALOGUE, Made};

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::catalogue::{self, OBSERVER_PROGRAMS};
 use crate::schedulers::Scheduler;
-use crate::text::printable;
+use crate::text::{columns, fill, printable};
 
 /// Outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -79,11 +79,13 @@ impl fmt::Display for Group {
     }
 }
 
-/// Columns of a terminal.
-const WIDTH: usize = 79;
+/// Columns from which there is room for text beside the names of checks.
+const ROOMY: usize = 60;
 
 /// Columns of a verdict.
 const VERDICT_LEN: usize = 5;
+/// Columns of a verdict and the name of its check.
+const HEAD_LEN: usize = 25;
 
 /// One check and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -205,17 +207,11 @@ impl Report {
     }
 }
 
-/// Text after a head, with further lines indented to the first.
+/// Text after a head, with further lines indented to the first, or behind the verdict where there
+/// is no room.
 fn hang(head: &str, text: &str) -> String {
-    let indent = " ".repeat(head.len());
-    textwrap::fill(
-        text,
-        textwrap::Options::new(WIDTH)
-            .initial_indent(head)
-            .subsequent_indent(&indent)
-            .word_splitter(textwrap::WordSplitter::NoHyphenation)
-            .break_words(false),
-    )
+    let indent = if columns() < ROOMY { VERDICT_LEN + 1 } else { head.len() };
+    fill(head, &" ".repeat(indent), text)
 }
 
 /// Checks by their uses; `{:#}`: in colours.
@@ -232,7 +228,8 @@ impl fmt::Display for Report {
             if checks.peek().is_none() {
                 continue;
             }
-            writeln!(f, "{blank}{bold}{group}{bold:#}")?;
+            let heading = fill("", "  ", group.title());
+            writeln!(f, "{blank}{bold}{heading}{bold:#}")?;
             blank = "\n";
             for check in checks {
                 let head = format!("{:<5} {:<18} ", check.verdict, check.name);
@@ -241,7 +238,8 @@ impl fmt::Display for Report {
                 let colour = style(check.verdict.style());
                 writeln!(f, "{colour}{verdict}{colour:#}{rest}")?;
                 if let Some(advice) = &check.advice {
-                    let text = hang(&format!("{:25}-> ", ""), advice);
+                    let indent = if columns() < ROOMY { VERDICT_LEN + 1 } else { HEAD_LEN };
+                    let text = fill(&format!("{:indent$}-> ", ""), &" ".repeat(indent + 3), advice);
                     writeln!(f, "{advice_style}{text}{advice_style:#}")?;
                 }
             }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use holdfast_checks::{
-    Check, Group, Host, Report, SCHEDULER_PROGRAMS, SPINS_PROGRAMS, Verdict, all,
+    Check, Group, Host, Report, SCHEDULER_PROGRAMS, SPINS_PROGRAMS, Verdict, all, fill,
 };
 
 use crate::{Say, print, print_styled};
@@ -85,7 +85,7 @@ fn conclusions(report: &Report, wanted: Option<Use>) -> String {
     let blind: Vec<_> = report.blind().collect();
     let unschedulable: Vec<_> = report.unschedulable().collect();
     let mut text = String::new();
-    let mut say = |line: &str| text.extend([&fill(line), "\n"]);
+    let mut say = |line: &str| text.extend([&fill("", "", line), "\n"]);
     if wanted != Some(Use::Schedule) {
         match &blind[..] {
             [] => say("VMs can be observed here."),
@@ -133,10 +133,6 @@ fn conclusions(report: &Report, wanted: Option<Use>) -> String {
             .into(),
     });
     text
-}
-
-fn fill(text: &str) -> String {
-    textwrap::fill(text, textwrap::Options::new(79).break_words(false))
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
 use holdfast_args::{COMMIT, SKIPPED, did_you_mean, quoted};
+use holdfast_checks::fill;
 use holdfast_lab::campaign::{Campaign, Finished, is_kept_result};
 use holdfast_lab::experiment::{Experiment, ExperimentError};
 use holdfast_lab::report::{html, markdown, terminal};
@@ -198,7 +199,7 @@ fn may_disturb(args: &RunArgs) -> anyhow::Result<()> {
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
         return Err(wrong_usage(anyhow!("{WILL} To agree, add --yes")));
     }
-    eprint!("{}\nGo on? [y/N] ", textwrap::fill(WILL, 79));
+    eprint!("{}\nGo on? [y/N] ", fill("", "", WILL));
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer).context("cannot read the answer")?;
     let agrees = ["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str());
@@ -460,8 +461,7 @@ fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
 
 fn print_listed(name: impl Display, experiment: &Experiment) -> anyhow::Result<()> {
     const INDENT: &str = "    ";
-    let options = textwrap::Options::new(100).initial_indent(INDENT).subsequent_indent(INDENT);
-    print(&format!("{name}\n{}\n", textwrap::fill(experiment.summary.trim(), options)))
+    print(&format!("{name}\n{}\n", fill(INDENT, INDENT, experiment.summary.trim())))
 }
 
 #[cfg(test)]

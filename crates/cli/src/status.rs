@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use anstyle::Style;
 use holdfast_args::interval;
-use holdfast_checks::{Host, KernelLog, all, is_holdfast, last_exit, loaded_scheduler};
+use holdfast_checks::{Host, KernelLog, all, fill, is_holdfast, last_exit, loaded_scheduler};
 use holdfast_observer::scheduler::{Connection, Period, SOCKET};
 use holdfast_observer::{Look, Report, Sample, boot_time, look, process_start};
 use serde::Serialize;
@@ -223,12 +223,15 @@ impl Status {
         section("SCHEDULER", &sentences(&self.scheduler.lines(watched)));
         let mut vms = match (&self.sample, &self.unobserved) {
             (Some(sample), _) => table(sample, watched),
-            (None, Some(why)) => fill(&format!("Not known: {why}.")),
+            (None, Some(why)) => sentence_line(&format!("Not known: {why}.")),
             (None, None) => String::new(),
         };
         for vm in self.at_rest.iter().flatten() {
             let name = vm.name.as_deref().unwrap_or("-");
-            vms.push_str(&fill(&format!("{name} (pid {}) did not run meanwhile.", vm.pid)));
+            vms.push_str(&sentence_line(&format!(
+                "{name} (pid {}) did not run meanwhile.",
+                vm.pid
+            )));
         }
         section("\nVMS", &vms);
         let attention = match &self.attention[..] {
@@ -252,8 +255,8 @@ fn attention(
     looked: Option<&Look>,
     unobserved: Option<&str>,
 ) -> Vec<String> {
-    /// Percent of a VM's CPU time, from which its losses are worth a scheduler.
-    const MUCH: f64 = 1.0;
+    /// Share of a VM's CPU time from which its losses are worth a scheduler.
+    const MUCH: f64 = 0.01;
     let mut all_of = Vec::new();
     if let Some(exit) = scheduler.last_exit.as_ref().filter(|exit| exit.is_failure())
         && scheduler.loaded.is_none()
@@ -269,12 +272,13 @@ fn attention(
             let tier = vm.guest.tier_name();
             all_of.push(format!("{} is of tier {tier}: {why}.", vm.label()));
         }
-        let lost = vm.total().cost().map(|c| (c.holder_preempted + c.head_preempted) * 100.0);
-        if let Some(lost) = lost.filter(|lost| *lost >= MUCH && !scheduler.is_holdfast()) {
+        let cost = vm.total().cost().filter(|cost| cost.lost() >= MUCH);
+        if let Some(cost) = cost.filter(|_| !scheduler.is_holdfast()) {
             all_of.push(format!(
-                "{} waits for {lost:.1} % of its CPU time while a lock holder is preempted: \
-                 scx_holdfast may help.",
-                vm.label()
+                "{} waits for {} % of its CPU time while a lock holder is preempted: scx_holdfast \
+                 may help.",
+                vm.label(),
+                cost.percent(cost.lost())
             ));
         }
     }
@@ -303,14 +307,11 @@ fn when(t_ns: u64) -> String {
 }
 
 fn sentences(lines: &[String]) -> String {
-    lines.iter().map(|line| fill(line)).collect()
+    lines.iter().map(|line| sentence_line(line)).collect()
 }
 
-fn fill(text: &str) -> String {
-    // Times are not broken at their hyphens.
-    let whole = textwrap::WordSplitter::NoHyphenation;
-    let options = textwrap::Options::new(79).subsequent_indent("  ").word_splitter(whole);
-    textwrap::fill(text, options.break_words(false)) + "\n"
+fn sentence_line(text: &str) -> String {
+    fill("", "  ", text) + "\n"
 }
 
 /// What these counters say, in a line.

@@ -162,6 +162,24 @@ fn the_live_screen_in_a_pipe_names_the_command_that_prints() {
 }
 
 #[test]
+fn lines_are_as_narrow_as_the_terminal() {
+    for columns in [40, 60] {
+        for args in [&["doctor"][..], &["status", "--time", "10ms"], &["lab", "list"]] {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+            let output = command.args(args).env("COLUMNS", columns.to_string()).output().unwrap();
+            let said = text(&output.stdout);
+            // A word stays whole, alone behind a verdict and the name of its check.
+            let fits = |line: &str| {
+                line.chars().count() <= columns || line.split_whitespace().count() <= 3
+            };
+            let wide = said.lines().find(|line| !fits(line));
+            assert_eq!(wide, None, "{columns} {args:?}: {said}");
+            assert!(said.lines().any(|line| line.chars().count() > columns - 12), "{said}");
+        }
+    }
+}
+
+#[test]
 fn this_machine_is_disturbed_only_after_a_yes() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));

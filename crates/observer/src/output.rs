@@ -26,8 +26,7 @@ pub(crate) fn missing(n: u64, what: &str) -> String {
 
 /// A sentence, wrapped for a terminal; all lines but the first are indented.
 pub(crate) fn fill(text: &str) -> String {
-    let options = textwrap::Options::new(79).subsequent_indent("    ");
-    textwrap::fill(text, options) + "\n"
+    holdfast_checks::fill("", "    ", text) + "\n"
 }
 
 #[cfg(test)]

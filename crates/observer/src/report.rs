@@ -6,6 +6,7 @@ use std::io;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use holdfast_bpf::{BtfFiles, Tier};
+use holdfast_checks::columns;
 use holdfast_policy::VcpuClass;
 
 use crate::error::ObserverError;
@@ -116,33 +117,29 @@ impl Report {
         }
     }
 
-    /// One table, at most 79 columns wide.
+    /// One table, as wide as the terminal and at most 79 columns.
     pub fn table(&self, sample: &Sample) -> String {
+        self.table_within(sample, columns())
+    }
+
+    fn table_within(&self, sample: &Sample, columns: usize) -> String {
+        let shown = Shown::within(columns);
         let mut text = String::new();
-        let say = "strings take everything";
         if sample.vms.is_empty() {
-            text.push_str("\nNo vCPU ran: there is no VM, or all of them are idle.\n");
+            let none = "No vCPU ran: there is no VM, or all of them are idle.";
+            text.push_str(&format!("\n{}", fill(none)));
         } else {
-            writeln!(
-                text,
-                "\n{:<28} | {:^26} | {:^11} |",
-                when(sample.t_ns),
-                "preemptions per second",
-                "lock wait"
-            )
-            .expect(say);
-            writeln!(
-                text,
-                "{:<15} {:>5} {:>6} | {:>6} {:>6} {:>5} {:>6} | {:>5} {:>5} | {:>5}",
-                "VM", "CPU%", "STEAL%", "PREEMP", "HOLDER", "HEAD", "p99", "WAIT%", "LHP%", "PLE/s"
-            )
-            .expect(say);
+            text.push_str(&format!("\n{}\n", shown.groups(&when(sample.t_ns))));
+            text.push_str(&shown.line(COLUMNS.map(|column| column.title.to_owned())));
         }
         for vm in &sample.vms {
-            text.push_str(&row(&vm.label(), &vm.total(), vm.is_readable(), sample.seconds()));
+            let seconds = sample.seconds();
+            let of_vm = cells(&vm.label(), &vm.total(), vm.is_readable(), seconds);
+            text.push_str(&shown.line(of_vm));
             for vcpu in vm.vcpus.iter().filter(|_| self.vcpus) {
                 let label = format!("  vCPU {}", vcpu.vcpu);
-                text.push_str(&row(&label, &vcpu.counters, vcpu.readable, sample.seconds()));
+                let of_vcpu = cells(&label, &vcpu.counters, vcpu.readable, seconds);
+                text.push_str(&shown.line(of_vcpu));
             }
             if let (false, Some(why)) = (vm.is_readable(), vm.guest.why()) {
                 let what = match vm.guest.tier {
@@ -154,7 +151,10 @@ impl Report {
             if vm.ended {
                 text.push_str("  It ended meanwhile: its rates are over all of the time.\n");
             }
-            text.push_str(&rest(&vm.total(), vm.is_readable(), sample.seconds()));
+            text.push_str(&rest(&vm.total(), vm.is_readable(), seconds));
+        }
+        if let Some(left_out) = shown.left_out().filter(|_| !sample.vms.is_empty()) {
+            text.push_str(&fill(&format!("The terminal is too narrow for {left_out}.")));
         }
         if self.histogram {
             text.push_str(&histograms(&sample.vms));
@@ -250,7 +250,100 @@ fn rest(c: &Counters, readable: bool, seconds: f64) -> String {
     text
 }
 
-fn row(label: &str, c: &Counters, readable: bool, seconds: f64) -> String {
+/// A column of the table.
+#[derive(Clone, Copy)]
+struct TableColumn {
+    title: &'static str,
+    width: usize,
+    /// Columns of one group stand together, below its heading.
+    group: usize,
+    /// Columns of higher ranks are left out first where there is no room.
+    rank: u8,
+}
+
+const COLUMNS: [TableColumn; 10] = {
+    const fn column(title: &'static str, width: usize, group: usize, rank: u8) -> TableColumn {
+        TableColumn { title, width, group, rank }
+    }
+    [
+        column("VM", 15, 0, 0),
+        column("CPU%", 5, 0, 2),
+        column("STEAL%", 6, 0, 5),
+        column("PREEMP", 6, 1, 6),
+        column("HOLDER", 6, 1, 3),
+        column("HEAD", 5, 1, 7),
+        column("p99", 6, 1, 4),
+        column("WAIT%", 5, 2, 2),
+        column("LHP%", 5, 2, 1),
+        column("PLE/s", 5, 3, 8),
+    ]
+};
+
+/// Between two groups.
+const RULE: &str = " | ";
+
+/// The columns that a terminal has room for.
+struct Shown(Vec<usize>);
+
+impl Shown {
+    fn within(columns: usize) -> Self {
+        let mut shown = Self((0..COLUMNS.len()).collect());
+        while shown.width() > columns && shown.0.len() > 1 {
+            let last = shown.0.iter().copied().max_by_key(|column| COLUMNS[*column].rank);
+            shown.0.retain(|column| Some(*column) != last);
+        }
+        shown
+    }
+
+    /// The groups, as columns of each.
+    fn by_group(&self) -> impl Iterator<Item = &[usize]> {
+        self.0.chunk_by(|a, b| COLUMNS[*a].group == COLUMNS[*b].group)
+    }
+
+    fn width_of(group: &[usize]) -> usize {
+        group.iter().map(|column| COLUMNS[*column].width + 1).sum::<usize>() - 1
+    }
+
+    fn width(&self) -> usize {
+        self.by_group().map(|group| Self::width_of(group) + RULE.len()).sum::<usize>() - RULE.len()
+    }
+
+    /// The headings of groups; `first` is that of the first.
+    fn groups(&self, first: &str) -> String {
+        let headings = self.by_group().map(|group| {
+            let width = Self::width_of(group);
+            match COLUMNS[group[0]].group {
+                0 => format!("{first:<width$}"),
+                1 if width < 11 => format!("{:^width$}", "per s"),
+                1 if width < 22 => format!("{:^width$}", "preempted/s"),
+                1 => format!("{:^width$}", "preemptions per second"),
+                2 if width < 9 => format!("{:^width$}", "wait"),
+                2 => format!("{:^width$}", "lock wait"),
+                _ => String::new(),
+            }
+        });
+        headings.collect::<Vec<_>>().join(RULE).trim_end().to_owned()
+    }
+
+    fn line(&self, cells: [String; COLUMNS.len()]) -> String {
+        let cell = |column: &usize| match COLUMNS[*column].width {
+            width if *column == 0 => format!("{:<width$}", cells[*column]),
+            width => format!("{:>width$}", cells[*column]),
+        };
+        let group = |group: &[usize]| group.iter().map(cell).collect::<Vec<_>>().join(" ");
+        self.by_group().map(group).collect::<Vec<_>>().join(RULE) + "\n"
+    }
+
+    /// The columns that there is no room for.
+    fn left_out(&self) -> Option<String> {
+        let is_out = |column: &usize| !self.0.contains(column);
+        let titles = (0..COLUMNS.len()).filter(is_out).map(|column| COLUMNS[column].title);
+        let titles: Vec<_> = titles.collect();
+        (!titles.is_empty()).then(|| titles.join(", "))
+    }
+}
+
+fn cells(label: &str, c: &Counters, readable: bool, seconds: f64) -> [String; COLUMNS.len()] {
     let rate = |count| per_second(count, seconds);
     // A value that is not known is not zero.
     let known = |text: String| if readable && c.tells_classes() { text } else { "-".into() };
@@ -258,8 +351,7 @@ fn row(label: &str, c: &Counters, readable: bool, seconds: f64) -> String {
     let timed = |of: fn(Times) -> u64| c.times.map_or("-".into(), |times| percent(of(times)));
     let share = |of: fn(&Cost) -> f64| c.cost().map_or("-".into(), |cost| cost.percent(of(&cost)));
     let holders = c.offcpu_hist[VcpuClass::Holder];
-    format!(
-        "{:<15} {:>5} {:>6} | {:>6} {:>6} {:>5} {:>6} | {:>5} {:>5} | {:>5}\n",
+    [
         shorten(label),
         timed(|times| times.run_ns),
         timed(|times| times.steal_ns),
@@ -270,7 +362,7 @@ fn row(label: &str, c: &Counters, readable: bool, seconds: f64) -> String {
         share(|cost| cost.waiting),
         share(Cost::lost),
         c.kvm.map_or("-".into(), |kvm| rate(kvm.pause_exits)),
-    )
+    ]
 }
 
 /// A time in 20 characters.
@@ -322,6 +414,29 @@ mod tests {
         btf: Vec::new(),
     };
 
+    fn table(sample: &Sample) -> String {
+        REPORT.table_within(sample, 79)
+    }
+
+    #[test]
+    fn a_narrow_terminal_shows_what_matters_most_and_says_what_is_missing() {
+        let sample = sample(2_000_000_000, 7, 100_000);
+        for width in 30..79 {
+            let text = REPORT.table_within(&sample, width);
+            let table = text.lines().take_while(|line| !line.starts_with("The terminal"));
+            assert!(table.clone().all(|line| line.chars().count() <= width), "{width}: {text}");
+            let row = table.clone().find(|line| line.starts_with("web")).unwrap();
+            assert!(row.contains("12.5"), "LHP% {width}: {text}");
+            let note = text.split_once("too narrow for ").unwrap().1.split('.').next().unwrap();
+            let note = note.replace("\n    ", " ");
+            assert!(note.contains("PLE/s"), "{width}: {text}");
+            let heads = table.clone().nth(2).unwrap();
+            let named = heads.split_whitespace().filter(|word| *word != "|").count();
+            assert_eq!(named + note.split(", ").count(), COLUMNS.len(), "{width}: {text}");
+        }
+        assert_eq!(Shown::within(79).left_out(), None);
+    }
+
     #[test]
     fn comma_separated_values_have_all_columns_and_nothing_for_what_is_not_known() {
         let csv = Report { format: Format::Csv, ..REPORT };
@@ -355,9 +470,11 @@ mod tests {
         (kvm.kicks, kvm.yields_tried, kvm.yields_done) = (1 << 40, 1 << 40, 1 << 40);
         sample.vms.push(sample.vms[0].clone());
         sample.vms[1].vcpus[0].readable = false;
-        sample.vms[1].guest.unreadable = Some("word ".repeat(20) + &"long".repeat(40));
-        let text = REPORT.table(&sample);
-        assert!(text.lines().all(|line| line.chars().count() < 80), "{text}");
+        sample.vms[1].guest.unreadable = Some("word ".repeat(20) + &"long".repeat(20));
+        let text = table(&sample);
+        // A word that is longer than a line stays whole.
+        let fits = |line: &str| line.chars().count() < 80 || !line.trim().contains(' ');
+        assert!(text.lines().all(fits), "{text}");
         assert_eq!(text.matches("word").count(), 20, "{text}");
         assert!(text.contains("a-name+s-column") && text.contains("vCPU 0"), "{text}");
         assert!(text.contains("50000") && text.contains("25.0") && text.contains("12.5"), "{text}");
@@ -367,9 +484,9 @@ mod tests {
     #[test]
     fn a_vm_that_has_ended_is_marked() {
         let mut sample = sample(2_000_000_000, 7, 10);
-        assert!(!REPORT.table(&sample).contains("ended"));
+        assert!(!table(&sample).contains("ended"));
         sample.vms[0].ended = true;
-        assert!(REPORT.table(&sample).contains("It ended meanwhile"));
+        assert!(table(&sample).contains("It ended meanwhile"));
         assert_eq!(serde_json::to_value(&sample).unwrap()["vms"][0]["ended"], true);
     }
 
@@ -377,14 +494,14 @@ mod tests {
     fn counters_without_a_column_are_listed_below_their_vm() {
         let mut sample = sample(2_000_000_000, 7, 10);
         let told = ["per second:", "siblings that waited"];
-        let text = REPORT.table(&sample);
+        let text = table(&sample);
         assert!(told.iter().all(|what| !text.contains(what)), "{text}");
         let counters = &mut sample.vms[0].vcpus[0].counters;
         (counters.lock_halts, counters.lock_halt_ns) = (40, 80_000_000);
         (counters.resumed, counters.siblings_waiting) = (10, 25);
         let kvm = counters.kvm.as_mut().unwrap();
         (kvm.kicks, kvm.yields_tried, kvm.yields_done) = (30, 500, 1);
-        let text = REPORT.table(&sample);
+        let text = table(&sample);
         for line in [
             "  per second: 20.0 lock halts of 2.0ms, 15.0 kicks, 0.5 of 250 directed yields",
             "  siblings that waited when a holder or next owner came back: 2.5 on average",
@@ -394,10 +511,10 @@ mod tests {
         // A replay has no counters of KVM, and an unreadable guest has only these.
         let mut replayed = sample.clone();
         replayed.vms[0].vcpus[0].counters.kvm = None;
-        let text = REPORT.table(&replayed);
+        let text = table(&replayed);
         assert!(text.contains("lock halts") && !text.contains("kicks"), "{text}");
         sample.vms[0].vcpus[0].readable = false;
-        let text = REPORT.table(&sample);
+        let text = table(&sample);
         assert!(text.contains("per second: 15.0 kicks, ") && !text.contains(told[1]), "{text}");
         assert!(!text.contains("halts"), "{text}");
     }
@@ -407,7 +524,7 @@ mod tests {
         let mut sample = sample(2_000_000_000, 7, 0);
         sample.vms[0].vcpus[0].readable = false;
         sample.vms[0].guest.unreadable = Some("its memory is encrypted".into());
-        let text = REPORT.table(&sample);
+        let text = table(&sample);
         let row = text.lines().find(|line| line.starts_with("web")).unwrap();
         assert!(row.matches(" - ").count() >= 5, "{row}");
         assert!(text.contains("not readable: its memory is encrypted"), "{text}");
@@ -416,10 +533,10 @@ mod tests {
         booting.vms[0].vcpus[0].readable = true;
         booting.vms[0].vcpus[0].counters = Counters::default();
         booting.vms[0].vcpus[0].counters.preemptions.0[VcpuClass::Unknown as usize] = 842;
-        let text = REPORT.table(&booting);
+        let text = table(&booting);
         let row = text.lines().find(|line| line.starts_with("web")).unwrap();
         assert!(row.contains(" 421      -     -      - |     -     - |"), "{row}");
         sample.vms.clear();
-        assert!(REPORT.table(&sample).contains("No vCPU ran"));
+        assert!(table(&sample).contains("No vCPU ran"));
     }
 }

@@ -146,7 +146,7 @@ const OF_VM: [Metric; 2] = [
 impl<'a> Loaded<'a> {
     /// Asks the scheduler of this name for its counters, if it is scx_holdfast.
     pub(super) fn ask(name: &'a str) -> Self {
-        let counters = name.starts_with("holdfast").then(|| {
+        let counters = holdfast_checks::is_holdfast(name).then(|| {
             let counters = Connection::open(Path::new(SOCKET))
                 .and_then(|mut connection| connection.counters(Period::SinceLoaded));
             // A scheduler that is being loaded or unloaded does not answer: there are no counters.
