@@ -5,7 +5,7 @@
  */
 #define BPF_NO_KFUNC_PROTOTYPES
 #include "vmlinux.h"
-#include "intf.h"
+#include "ctx.bpf.h"
 #include <holdfast/intf.h>
 #include <holdfast/kvm.bpf.h>
 
@@ -79,6 +79,9 @@ enum sim_layout {
 	SELECT_CPU_ARGS_PREV = at(scx_bpf_select_cpu_and_args, prev_cpu),
 	SELECT_CPU_ARGS_WAKE_FLAGS = at(scx_bpf_select_cpu_and_args, wake_flags),
 	SELECT_CPU_ARGS_FLAGS = at(scx_bpf_select_cpu_and_args, flags),
+
+	/* State of a task and of a VM in the scheduler, which rules look at. */
+	TASK_CTX_GRANTED_NS = at(task_ctx, grace.granted_ns),
 
 	VCPU_SIZE = sizeof(struct kvm_vcpu___hf),
 	VCPU_IN_SPIN_LOOP = at(kvm_vcpu___hf, spin_loop.in_spin_loop),

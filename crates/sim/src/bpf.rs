@@ -169,6 +169,21 @@ impl Bpf {
         map.values.chunks_exact(words).take(nr).map(read).collect()
     }
 
+    /// The values of a hash table at `map`, by key.
+    pub(crate) fn hash_values<T: Copy>(&self, map: u64) -> Vec<(u64, T)> {
+        // SAFETY: as map(): the C variable holds the address of a Map, or zero.
+        let Some(map) = (unsafe { (*(map as *const *const Map)).as_ref() }) else {
+            return Vec::new();
+        };
+        assert_eq!(map.desc.value_size as usize, size_of::<T>());
+        let entries = map.entries.borrow();
+        let read = |value: &[u64]| {
+            // SAFETY: as many bytes as a `T`, which the caller knows the map to hold.
+            unsafe { value.as_ptr().cast::<T>().read_unaligned() }
+        };
+        entries.iter().map(|(key, value)| (*key, read(value))).collect()
+    }
+
     /// Sum over CPUs of an element of a per-CPU array of counters.
     pub(crate) fn percpu_sum(&self, map: u64, index: usize) -> u64 {
         // SAFETY: as hash_values().

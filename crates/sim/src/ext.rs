@@ -283,6 +283,9 @@ impl Ext {
             // SAFETY: a callback of the scheduler; BPF_PROG() takes its arguments as an array.
             let value = unsafe { std::mem::transmute::<u64, Callback>(address)(args.as_mut_ptr()) };
             self.rqs[k.this_cpu()].locked.set(outer);
+            if let (Op::Dispatch | Op::Stopping, Some(cpu)) = (op, rq) {
+                k.rules.see_grace(k, self, cpu);
+            }
             value
         })
     }
@@ -315,6 +318,25 @@ impl Ext {
 
     pub(crate) fn timer_expires(&self, k: &Kernel, index: usize, start: u64) {
         self.measured(k, Op::Timer, || self.bpf.timer_expires(index, start));
+        k.rules.see_grace(k, self, k.this_cpu());
+    }
+
+    /// What the scheduler has granted a task in its grace; 0: it has none.
+    pub(crate) fn granted_ns(&self, task: &Task) -> u64 {
+        let Some(map) = self.object.symbol("task_ctxs") else { return 0 };
+        let ctx = self.bpf.storage(map as *mut u64, 0, task, 0);
+        if ctx == 0 {
+            return 0;
+        }
+        // SAFETY: a struct task_ctx of the scheduler.
+        unsafe { ((ctx + u64::from(l::TASK_CTX_GRANTED_NS)) as *const u64).read() }
+    }
+
+    /// Grace that the scheduler has granted to VMs so far, each by the address of its `struct kvm`.
+    pub(crate) fn grace_of_vms(&self) -> Vec<(u64, u64)> {
+        let Some(map) = self.object.symbol("vm_ctxs") else { return Vec::new() };
+        let vms = self.bpf.hash_values::<l::hf_vm_ctx>(map).into_iter();
+        vms.map(|(kvm, vm)| (kvm, vm.counts[l::HF_STAT_GRACE_NS as usize])).collect()
     }
 
     /// The task that C code has the address of; none: an idle task.

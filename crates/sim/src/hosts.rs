@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Random small hosts: what `examples/explore.rs` searches for a violated rule.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use rand::seq::IndexedRandom;
@@ -9,11 +9,12 @@ use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::config::{Bounds, Explore, KernelVersion, MS, SEC, US};
-use crate::guest::Words;
+use crate::guest::{KvmVcpu, Words};
 use crate::kernel::{TaskId, Totals};
+use crate::layout::KVM_HC_KICK_CPU;
 use crate::machine::{Machine, Spawn, task};
 use crate::object::Source;
-use crate::program::{Cx, Program, Step, pair, periodic, sections};
+use crate::program::{Cx, Program, Step, YieldTo, napper, pair, periodic, sections};
 use crate::rules::Violation;
 use crate::task::Policy;
 
@@ -30,6 +31,53 @@ struct Until<P> {
 impl<P: Program> Program for Until<P> {
     fn next(&mut self, cx: &Cx<'_>) -> Step {
         if self.stop.get() { Step::Exit } else { self.program.next(cx) }
+    }
+}
+
+/// A program that now and then may not migrate for a step.
+fn pins_itself(mut program: impl Program) -> impl Program {
+    move |cx: &Cx<'_>| {
+        cx.set_migration_disabled(cx.random(3) == 0);
+        program.next(cx)
+    }
+}
+
+/// The vCPUs of a VM.
+type Siblings = Rc<RefCell<Vec<(TaskId, Rc<KvmVcpu>)>>>;
+
+/// A vCPU that exits now and then between two sections: it spins, kicks a sibling, or halts.
+struct Vcpu<P> {
+    sections: P,
+    exits: u64,
+    vcpus: Siblings,
+}
+
+impl<P> Vcpu<P> {
+    /// `kvm_vcpu_on_spin()`, or a hypercall with a candidate.
+    fn yields(&self, cx: &Cx<'_>, hypercall: bool) {
+        let vcpus = self.vcpus.borrow();
+        let Some((_, me)) = vcpus.iter().find(|(id, _)| *id == cx.task()) else { return };
+        let first = cx.random(vcpus.len() as u64) as usize;
+        me.set_rax(if hypercall { KVM_HC_KICK_CPU.into() } else { 0 });
+        me.set_in_spin_loop(!hypercall);
+        for (to, _) in vcpus.iter().cycle().skip(first).take(vcpus.len()) {
+            let other = *to != cx.task() && cx.is_preempted(*to);
+            if other && cx.yield_to(*to) == YieldTo::Yielded || hypercall {
+                break;
+            }
+        }
+        me.set_in_spin_loop(false);
+    }
+}
+
+impl<P: Program> Program for Vcpu<P> {
+    fn next(&mut self, cx: &Cx<'_>) -> Step {
+        match (self.exits != 0 && cx.random(self.exits) == 0).then(|| cx.random(3)) {
+            Some(0) => return Step::Sleep(1 + cx.random(MS)),
+            Some(kind) => self.yields(cx, kind == 1),
+            None => {}
+        }
+        self.sections.next(cx)
     }
 }
 
@@ -141,7 +189,7 @@ impl Host {
             let name = format!("task{nr}");
             let (run, rest) =
                 (self.random.random_range(1..4000) * US, self.random.random_range(1..6000) * US);
-            let spawn = match self.random.random_range(0..6) {
+            let spawn = match self.random.random_range(0..7) {
                 0 | 1 => task(name, self.until(|_: &Cx<'_>| Step::Run(MS))),
                 2 => task(name, self.until(periodic(run, rest))),
                 3 => {
@@ -157,7 +205,8 @@ impl Host {
                     self.place(task(format!("{name}/0"), first));
                     task(format!("{name}/1"), second)
                 }
-                _ => task(name, self.until(crate::program::napper(run, rest))),
+                5 => task(name, self.until(napper(run, rest))),
+                _ => task(name, self.until(pins_itself(napper(run, rest)))),
             };
             self.place(spawn);
         }
@@ -166,16 +215,20 @@ impl Host {
     fn add_guest(&mut self) {
         let nr = self.random.random_range(2..=4);
         let memory = self.machine.memory(4096);
+        let vcpus: Siblings = Rc::default();
+        // One exit in so many sections; 0: none.
+        let exits = *[0, 3, 20].choose(&mut self.random).expect("three");
         for index in 0..nr {
             let count = 64 * index;
             let (outside, held) =
                 (self.random.random_range(1..3000) * US, self.random.random_range(1..8000) * US);
-            let spawn =
-                task(format!("vcpu{index}"), self.until(sections(&memory, count, outside, held)));
-            self.place(spawn);
+            let sections = sections(&memory, count, outside, held);
+            let program = Vcpu { sections, exits, vcpus: Rc::clone(&vcpus) };
+            self.place(task(format!("vcpu{index}"), self.until(program)));
             let id = *self.tasks.last().expect("just made");
             let words = Words { preempt_count: count, ..Words::default() };
-            self.machine.make_vcpu(id, &memory, index as u32, Some(words));
+            let vcpu = self.machine.make_vcpu(id, &memory, index as u32, Some(words));
+            vcpus.borrow_mut().push((id, vcpu));
         }
     }
 
@@ -183,11 +236,11 @@ impl Host {
     fn add_intruders(&mut self) {
         if self.random.random_ratio(1, 3) {
             let cpu = self.random.random_range(0..self.nr_cpus);
-            let program = self.until(crate::program::napper(200 * US, 2 * MS));
+            let program = self.until(napper(200 * US, 2 * MS));
             self.tasks.push(self.machine.spawn(task("kworker", program).kthread().on([cpu])));
         }
         if self.random.random_ratio(1, 3) {
-            let program = self.until(crate::program::napper(500 * US, 5 * MS));
+            let program = self.until(napper(500 * US, 5 * MS));
             self.tasks.push(self.machine.spawn(task("fifo", program).policy(Policy::Fifo(10))));
         }
     }
@@ -251,6 +304,12 @@ impl Host {
         }
         if let Some((id, active)) = self.machine.active_groups().first() {
             return fail("groups", format!("group {id} counts {active:#x} without a task"));
+        }
+        // A group without tasks is removed, the innermost first.
+        self.groups.iter().rev().for_each(|group| self.machine.remove_cgroup(group));
+        self.machine.try_run(MS)?;
+        if let Some(nr) = self.machine.variable::<u32>("nr_groups").filter(|nr| *nr != 0) {
+            return fail("groups", format!("{nr} are left after all were removed"));
         }
         match self.machine.variable::<u32>("nr_blockers") {
             Some(0) | None => Ok(()),

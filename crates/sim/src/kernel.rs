@@ -127,6 +127,8 @@ pub struct Kernel {
     stock: Option<Box<dyn Class>>,
     pub(crate) rules: Rules,
     totals: Cell<Totals>,
+    /// How often a task came to a run queue, left one, or began to run.
+    nr_changes: Cell<u64>,
     on_switch: RefCell<Option<SwitchHook>>,
 }
 
@@ -169,6 +171,7 @@ impl Kernel {
             stock,
             rules,
             totals: Cell::default(),
+            nr_changes: Cell::new(0),
             on_switch: RefCell::default(),
         })
     }
@@ -272,6 +275,14 @@ impl Kernel {
     /// Has the task exited?
     pub(crate) fn is_gone(&self, id: TaskId) -> bool {
         self.task(id).is_gone.get()
+    }
+
+    pub(crate) fn nr_changes(&self) -> u64 {
+        self.nr_changes.get()
+    }
+
+    fn run_queue_changes(&self) {
+        self.nr_changes.set(self.nr_changes.get() + 1);
     }
 
     fn count(&self, change: impl FnOnce(&mut Totals)) {

@@ -4,7 +4,8 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 
-use crate::config::{Bounds, Config};
+use crate::config::{Bounds, Config, US};
+use crate::ext::Ext;
 use crate::kernel::{Kernel, TaskId};
 use crate::task::{Sched, Task};
 
@@ -25,11 +26,17 @@ impl fmt::Display for Violation {
     }
 }
 
+/// A step of grace ends by an interrupt of a timer, and a switch.
+const GRACE_SLACK_NS: u64 = 200 * US;
+
 pub(crate) struct Rules {
     bounds: Bounds,
     first: RefCell<Option<Violation>>,
-    /// A task of each CPU that was granted a yield, until it has stopped.
-    yields: RefCell<Vec<Option<TaskId>>>,
+    /// A task of each CPU that was granted a yield, until it has stopped; when, and how often run
+    /// queues had changed by then.
+    yields: RefCell<Vec<Option<(TaskId, u64, u64)>>>,
+    /// A task of each CPU that has grace, and since when.
+    graces: RefCell<Vec<Option<(TaskId, u64)>>>,
     nr_granted: Cell<u64>,
     nr_done: Cell<u64>,
 }
@@ -40,6 +47,7 @@ impl Rules {
             bounds: config.bounds,
             first: RefCell::default(),
             yields: RefCell::new(vec![None; config.nr_cpus]),
+            graces: RefCell::new(vec![None; config.nr_cpus]),
             nr_granted: Cell::new(0),
             nr_done: Cell::new(0),
         }
@@ -64,15 +72,66 @@ impl Rules {
 
     pub(crate) fn yield_granted(&self, k: &Kernel, from: &Task) {
         self.nr_granted.set(self.nr_granted.get() + 1);
-        self.yields.borrow_mut()[k.this_cpu()] = Some(from.id);
+        self.yields.borrow_mut()[k.this_cpu()] = Some((from.id, k.now(), k.nr_changes()));
+    }
+
+    /// This CPU has chosen its next task. A task that was granted a yield has stopped, unless time
+    /// has passed or run queues have changed: its target was taken meanwhile, or may have less. A
+    /// task of another LLC, which dispatch() looks for at random, may come before the target, too.
+    pub(crate) fn chosen(&self, k: &Kernel, next: Option<TaskId>) {
+        let ended = self.graces.borrow_mut()[k.this_cpu()].take_if(|(has, _)| Some(*has) != next);
+        self.check_grace(k, ended);
+        let Some((from, at, changes)) = self.yields.borrow_mut()[k.this_cpu()].take() else {
+            return;
+        };
+        let is_promise = k.ext.is_some() && k.config.nr_llcs() == 1;
+        if next != Some(from) {
+            self.nr_done.set(self.nr_done.get() + 1);
+        } else if is_promise && (at, changes) == (k.now(), k.nr_changes()) {
+            k.violation("yield", format!("{} goes on after its yield", k.task(from).name));
+        }
+    }
+
+    /// The scheduler may have granted the current task of `cpu` grace, or ended it.
+    pub(crate) fn see_grace(&self, k: &Kernel, ext: &Ext, cpu: usize) {
+        let task = k.curr(cpu).filter(|task| ext.granted_ns(&k.task(*task)) != 0);
+        let grace = &mut self.graces.borrow_mut()[cpu];
+        match task {
+            Some(task) if grace.is_none_or(|(has, _)| has != task) => {
+                *grace = Some((task, k.now()));
+            }
+            Some(_) => {}
+            None => self.check_grace(k, grace.take()),
+        }
+    }
+
+    /// A grace lasts for no longer than its cap, but for late interrupts.
+    fn check_grace(&self, k: &Kernel, grace: Option<(TaskId, u64)>) {
+        let Some((task, since)) = grace else { return };
+        let ns = k.now() - since;
+        if ns > k.config.params.grace_max_ns + GRACE_SLACK_NS {
+            let name = &k.task(task).name;
+            k.violation("grace", format!("{name} has had {} us of grace", ns / US));
+        }
+    }
+
+    /// A VM has no more grace than it has earned by running.
+    fn check_budgets(&self, k: &Kernel) {
+        let Some(ext) = &k.ext else { return };
+        for (kvm, granted_ns) in ext.grace_of_vms() {
+            let is_of = |task: &Task| task.memory.borrow().as_ref().is_some_and(|m| m.kvm == kvm);
+            let ran: u64 =
+                k.task_ids().filter(|id| is_of(&k.task(*id))).map(|id| k.cpu_ns(id)).sum();
+            let earned_ns = ran * u64::from(k.config.params.grace_share_permille) / 1000;
+            if granted_ns > earned_ns {
+                let text = format!("a VM was granted {granted_ns} ns of {earned_ns} ns it earned");
+                k.violation("budget", text);
+            }
+        }
     }
 
     /// `next` begins to run on this CPU.
     pub(crate) fn runs(&self, k: &Kernel, next: &Task) {
-        let from = self.yields.borrow_mut()[k.this_cpu()].take();
-        if from.is_some_and(|from| from != next.id) {
-            self.nr_done.set(self.nr_done.get() + 1);
-        }
         // The stopper moves a task off whose affinity has changed while it was being switched.
         if !next.may_run_on(k.this_cpu())
             && !next.is_migration_disabled()
@@ -93,8 +152,10 @@ impl Rules {
         }
     }
 
-    /// Now and then: tasks that wait still, and CPUs that idle meanwhile.
+    /// Now and then: tasks that wait still, and CPUs that idle meanwhile; grace.
     pub(crate) fn check(&self, k: &Kernel) {
+        self.check_budgets(k);
+        self.graces.borrow().iter().for_each(|grace| self.check_grace(k, *grace));
         for id in k.task_ids() {
             let task = k.task(id);
             let Some(since) = task.ready_at.get() else { continue };

@@ -54,3 +54,28 @@ fn finds_a_blocker_that_is_never_forgotten() {
     let found = first_seed(1000, "blockers", change);
     assert!(found.is_some());
 }
+
+#[test]
+fn finds_a_grace_beyond_its_cap() {
+    let change =
+        ("grace.h", "\tif (!left_ns) {", "\tleft_ns = prm->grace_max_ns;\n\tif (!left_ns) {");
+    let found = first_seed(1000, "grace", change);
+    assert!(found.is_some());
+}
+
+#[test]
+fn finds_grace_that_a_vm_has_not_earned() {
+    let found = first_seed(1000, "budget", ("grace.h", "\t*budget_ns -= step_ns;\n", ""));
+    assert!(found.is_some());
+}
+
+#[test]
+fn finds_a_yield_that_is_not_done() {
+    let change = (
+        "slice.bpf.h",
+        "\tif (yield.kind == YIELD_TO_THREAD && give_away",
+        "\tif (false && give_away",
+    );
+    let found = first_seed(1000, "yield", change);
+    assert!(found.is_some());
+}

@@ -32,6 +32,7 @@ impl Kernel {
             self.deactivate_task(cpu, &prev, WAKEUP);
         }
         let next = self.pick_next_task(cpu, prev);
+        self.rules.chosen(self, next);
         rq.need_resched.set(false);
         if next != prev {
             self.context_switch(cpu, prev, next);
@@ -101,6 +102,7 @@ impl Kernel {
 
     fn context_switch(&self, cpu: usize, prev: Option<TaskId>, next: Option<TaskId>) {
         let rq = &self.rqs[cpu];
+        self.run_queue_changes();
         self.count(|totals| totals.nr_switches += 1);
         self.note([self.now(), cpu as u64, next.map_or(0, |next| u64::from(next.tid()))]);
         let prev = prev.map(|prev| self.task(prev));
@@ -143,6 +145,7 @@ impl Kernel {
     pub(crate) fn activate_task(&self, cpu: usize, task: &Task, flags: u64) {
         debug_assert!(!task.on_rq.get(), "{} is queued twice", task.name);
         task.on_rq.set(true);
+        self.run_queue_changes();
         let rq = &self.rqs[cpu];
         rq.nr_running.set(rq.nr_running.get() + 1);
         if self.rqs[cpu].curr.get() != Some(task.id) {
@@ -156,6 +159,7 @@ impl Kernel {
 
     pub(crate) fn deactivate_task(&self, cpu: usize, task: &Task, flags: u64) {
         task.on_rq.set(false);
+        self.run_queue_changes();
         let rq = &self.rqs[cpu];
         rq.nr_running.set(rq.nr_running.get() - 1);
         if flags & WAKEUP != 0 {
