@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 
+use holdfast_policy::VcpuClass;
 use serde_json::{Value, json};
 
 use super::*;
@@ -67,9 +68,9 @@ fn the_schema_knows_every_metric() {
     assert_eq!(schema()["$defs"]["metric"]["enum"], json!(names));
     let manual = include_str!("../../../docs/reference/result.md");
     for name in names {
-        let class = ["holder_", "irq_", "head_", "waiter_", "preemptible_", "unknown_"]
+        let class = VcpuClass::ALL
             .into_iter()
-            .find_map(|c| name.strip_prefix(c));
+            .find_map(|class| name.strip_prefix(class.name())?.strip_prefix('_'));
         let name = class.map_or(name.clone(), |rest| format!("CLASS_{rest}"));
         assert!(manual.contains(&format!("`{name}`")), "docs/reference/result.md lacks {name}");
     }
