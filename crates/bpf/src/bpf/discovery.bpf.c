@@ -295,20 +295,23 @@ static bool note_runner(struct kvm_vcpu___hf *kv, u32 tid)
 static void note_windows(struct kvm_vcpu___hf *kv, struct hf_vcpu *v)
 {
 	struct kvm_lapic___hf *apic;
-	u64 id = 0, tpr = 0;
+	u64 id = 0, tpr = 0, regs;
 
 	if (bpf_core_field_exists(struct kvm_arch___hf, hyperv.hv_guest_os_id))
 		id = BPF_CORE_READ(kv, kvm, arch.hyperv.hv_guest_os_id);
 	if (!hf_is_windows(id))
 		id = 0;
-	apic = id ? kv->arch.apic : NULL;
+	/* Read as of any address: verifiers up to that of v6.12 refuse to follow the pointer. */
+	apic = id ? BPF_CORE_READ(kv, arch.apic) : NULL;
 	if (apic && bpf_core_field_exists(kv->arch.guest_state_protected) &&
-	    kv->arch.guest_state_protected)
+	    BPF_CORE_READ(kv, arch.guest_state_protected))
 		apic = NULL;
-	if (apic && bpf_core_field_exists(apic->guest_apic_protected) && apic->guest_apic_protected)
+	if (apic && bpf_core_field_exists(apic->guest_apic_protected) &&
+	    BPF_CORE_READ(apic, guest_apic_protected))
 		apic = NULL;
-	if (apic && apic->regs)
-		tpr = (u64)apic->regs + APIC_TASKPRI;
+	regs = apic ? (u64)BPF_CORE_READ(apic, regs) : 0;
+	if (regs)
+		tpr = regs + APIC_TASKPRI;
 	if (v->guest_os_id != id || v->tpr != tpr)
 		v->reported = 0;
 	v->guest_os_id = id;
@@ -414,7 +417,7 @@ int BPF_PROG(vcpu_spins, struct kvm_vcpu___hf *kv)
 	v->spin_gap_ns = now - v->spun_at;
 	v->spun_at = now;
 	v->pause_rip = 0;
-	if ((u16)kv->arch.regs[VCPU_REGS_RCX] != HVCALL_NOTIFY_LONG_SPIN_WAIT)
+	if ((u16)BPF_CORE_READ(kv, arch.regs[VCPU_REGS_RCX]) != HVCALL_NOTIFY_LONG_SPIN_WAIT)
 		v->pause_rip = hf_read_rip(v->vcpu);
 	return 0;
 }
