@@ -159,8 +159,8 @@ fn a_guest_can_be_measured_reset_grown_and_crashed_and_so_can_the_host() {
     machine.stop_guest("vm0").unwrap();
     let hello = machine.start_guest(&GuestSpec { pause_exits: true, ..guest }).unwrap();
     assert_eq!(hello.nr_cpus, 4);
-    let exits = pauses_that_exit(&machine);
-    assert!(exits > 100, "{exits} exits");
+    // How many depends on how busy this machine is. One tells, as there is none without them.
+    assert_ne!(pauses_that_exit(&machine), 0);
 
     // A reset boots the same machine again.
     let before = hello.boot_id;
