@@ -117,18 +117,13 @@ const PREEMPTED: (&str, &str) =
 /// has no sched_ext.
 pub(super) fn render(sample: &Sample, nodename: &str, scheduler: Option<&Loaded>) -> String {
     let mut page = Page::default();
-    let of_scheduler = |page: &mut Page| {
-        if let Some(scheduler) = scheduler {
-            scheduler.write(page, nodename, &sample.vms);
-        }
-    };
-    let nodename = ("nodename", nodename);
+    let of_host = ("nodename", nodename);
     let version = ("version", env!("CARGO_PKG_VERSION"));
-    page.of_host(BUILD_INFO, &[version, nodename], 1.0);
+    page.of_host(BUILD_INFO, &[version, of_host], 1.0);
     if let Some(scheduler) = scheduler {
-        page.of_host(SCHED_EXT_INFO, &[("scheduler", scheduler.name), nodename], 1.0);
+        page.of_host(SCHED_EXT_INFO, &[("scheduler", scheduler.name), of_host], 1.0);
     }
-    page.of_host(LOST_EVENTS, &[nodename], sample.lost_events as f64);
+    page.of_host(LOST_EVENTS, &[of_host], sample.lost_events as f64);
 
     page.head(VM_INFO);
     for vm in &sample.vms {
@@ -171,7 +166,9 @@ pub(super) fn render(sample: &Sample, nodename: &str, scheduler: Option<&Loaded>
             page.histogram(name, vm, class.name(), histogram, sum);
         }
     }
-    of_scheduler(&mut page);
+    if let Some(scheduler) = scheduler {
+        scheduler.write(&mut page, nodename, &sample.vms);
+    }
     page.0
 }
 
