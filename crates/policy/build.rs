@@ -38,7 +38,8 @@ impl ParseCallbacks for RustNames {
         variant: &str,
         _value: EnumVariantValue,
     ) -> Option<String> {
-        variant.strip_prefix("HF_").map(camel)
+        let prefixes = ["HF_COUNT_", "HF_MODE_", "HF_"];
+        prefixes.iter().find_map(|prefix| variant.strip_prefix(prefix)).map(camel)
     }
 
     /// A class is a key of maps.
@@ -57,7 +58,7 @@ fn main() {
         .header("native.c")
         .clang_arg("-Iinclude")
         .allowlist_item("(hf|HF)_.*")
-        .rustified_enum("hf_(class|verdict|target|reason)")
+        .rustified_enum("hf_(class|verdict|target|reason|count_kind|mode)")
         .derive_default(true)
         // Its defaults are those of the scheduler, in src/lib.rs.
         .no_default("hf_params")

@@ -333,7 +333,7 @@ fn layout_of(guest: &ResolvedGuest, epoch: u32) -> hf_layout {
         .filter(|queue| queue.locked == queue.next + 8 && queue.count == queue.next + 12);
     hf_layout {
         epoch,
-        wide_count: guest.layout().wide_count.into(),
+        count_kind: guest.layout().count_kind as u32,
         preempt_count_delta: deltas.preempt_count,
         qnodes_delta: qnodes.map_or(0, |queue| queue.next),
         current_task_delta: deltas.current_task.unwrap_or(0),

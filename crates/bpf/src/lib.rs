@@ -17,6 +17,6 @@ mod vm;
 
 pub use discovery::Discovery;
 pub use error::{DiscoveryError, has_errno};
-pub use holdfast_guest::{BtfFiles, ReadError, Tier, WindowsId};
+pub use holdfast_guest::{BtfFiles, COUNT_PREEMPTION, ReadError, Tier, WindowsId};
 pub use libbpf_log::with_last_words;
 pub use vm::{Vcpu, Vm, VmState, Windows};

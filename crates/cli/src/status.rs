@@ -272,13 +272,14 @@ fn attention(
             let tier = vm.guest.tier_name();
             all_of.push(format!("{} is of tier {tier}: {why}.", vm.label()));
         }
-        let cost = vm.total().cost().filter(|cost| cost.lost() >= MUCH);
-        if let Some(cost) = cost.filter(|_| !scheduler.is_holdfast()) {
+        let cost = vm.total().cost().and_then(|cost| Some((cost, cost.lost()?)));
+        let cost = cost.filter(|(_, lost)| *lost >= MUCH);
+        if let Some((cost, lost)) = cost.filter(|_| !scheduler.is_holdfast()) {
             all_of.push(format!(
                 "{} waits for {} % of its CPU time while a lock holder is preempted: scx_holdfast \
                  may help.",
                 vm.label(),
-                cost.percent(cost.lost())
+                cost.percent(lost)
             ));
         }
     }

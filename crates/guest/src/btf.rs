@@ -251,6 +251,14 @@ impl<'a> Btf<'a> {
         memchr::memmem::find(self.strings, &needle).is_some()
     }
 
+    /// The first struct of this name.
+    pub(crate) fn struct_named(&self, name: &str) -> Option<u32> {
+        (1..=self.index.len() as u32).find(|id| {
+            let found = self.type_at(*id).ok().filter(|t| t.kind == kind::STRUCT);
+            found.is_some_and(|t| self.string(t.name) == name.as_bytes())
+        })
+    }
+
     /// Every data section: its name, its size, its variables.
     pub(crate) fn sections(&self) -> impl Iterator<Item = (&'a [u8], u32, Type<'a>)> {
         (1..=self.index.len() as u32).filter_map(|id| {

@@ -8,6 +8,10 @@ use crate::{
     memory::MemoryError,
 };
 
+/// What lifts a guest of which the queues alone are known to one of which everything is.
+pub const COUNT_PREEMPTION: &str =
+    "boot a kernel with CONFIG_PREEMPT_DYNAMIC, CONFIG_PREEMPT or CONFIG_PREEMPT_COUNT";
+
 /// Reasons why a guest cannot be read. Its vCPUs are of class Unknown, and are scheduled as
 /// ordinary tasks.
 #[derive(Debug, thiserror::Error)]
@@ -83,14 +87,11 @@ impl ReadError {
                 Some("give the BTF of its kernel as a file (--btf)")
             }
             Self::Ambiguous(..) => Some("give only the BTF of the running build as a file (--btf)"),
-            Self::Layout { source: LayoutError::NoPerCpu, .. } => Some(
+            Self::Layout { source: LayoutError::NoPerCpu | LayoutError::NoSymbols, .. } => Some(
                 "give BTF that pahole 1.22 or later made of its vmlinux with debug symbols as a \
                  file (--btf)",
             ),
-            Self::Layout { source: LayoutError::NotCounted, .. } => Some(
-                "boot a kernel with CONFIG_PREEMPT_DYNAMIC, CONFIG_PREEMPT or \
-                 CONFIG_PREEMPT_COUNT",
-            ),
+            Self::Layout { source: LayoutError::NotCounted, .. } => Some(COUNT_PREEMPTION),
             Self::Memory(_) | Self::BadRecord { .. } | Self::Decoys | Self::Layout { .. } => None,
         }
     }

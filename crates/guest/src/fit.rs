@@ -143,7 +143,7 @@ impl Words {
         let long = |at: Option<u32>| at.map(|at| mem.read_u64(vcpu.hva(at))).transpose();
         Ok(Self {
             cpu: mem.read_u32(vcpu.hva(layout.cpu_number))?,
-            preempt_count: if layout.wide_count {
+            preempt_count: if layout.is_wide() {
                 mem.read_u64(vcpu.hva(layout.preempt_count))?
             } else {
                 mem.read_u32(vcpu.hva(layout.preempt_count))?.into()
@@ -163,7 +163,7 @@ impl Words {
         if self.cpu >= CPUS_MAX {
             return wrong("cpu_number", self.cpu.into());
         }
-        let unused = if layout.wide_count { WIDE_COUNT_UNUSED } else { PREEMPT_COUNT_UNUSED };
+        let unused = if layout.is_wide() { WIDE_COUNT_UNUSED } else { PREEMPT_COUNT_UNUSED };
         if self.preempt_count & unused != 0 {
             return wrong("preempt_count", self.preempt_count);
         }

@@ -2,7 +2,8 @@
 //! The layout of a kernel build: offsets of the words that Holdfast reads in a CPU's per-CPU area.
 //!
 //! The offsets come from the DATASEC `.data..percpu` of the kernel's BTF, which counts from the
-//! start of the per-CPU section whether the kernel links it at zero (up to 6.14) or not.
+//! start of the per-CPU section whether the kernel links it at zero (up to 6.14) or not. Where the
+//! BTF has types alone, the kernel's symbol table gives the offsets ([`crate::kallsyms`]).
 //!
 //! | kernels | preemption count | CPU number, current task |
 //! |---|---|---|
@@ -15,14 +16,18 @@
 
 use std::fmt;
 
+use holdfast_policy::CountKind;
 use sha2::{Digest, Sha256};
 
 use crate::btf::{Btf, BtfError, SectionVar, kind};
+use crate::kallsyms::Symbols;
 
 /// Largest static per-CPU area accepted; real ones have about 220 kB.
 const AREA_MAX: u32 = 16 << 20;
 /// Most queue nodes a CPU can have; kernels have 4, one for each level of nesting.
 const QUEUE_NODES_MAX: u32 = 8;
+/// MAX_NODES of kernel/locking/qspinlock.c.
+const QUEUE_NODES: u32 = 4;
 
 /// Identity of a kernel build: the SHA-256 of its BTF.
 ///
@@ -86,8 +91,8 @@ pub struct Layout {
     pub steal_time: u32,
     /// The preemption count: 32 bits, or the lower half of 64.
     pub preempt_count: u32,
-    /// Whether it has 64 bits.
-    pub wide_count: bool,
+    /// What it counts, and how wide it is.
+    pub count_kind: CountKind,
     /// The number of the CPU, 32 bits.
     pub cpu_number: u32,
     /// Pointer to the running task.
@@ -118,14 +123,24 @@ pub enum LayoutError {
          module's BTF)"
     )]
     NoPerCpu,
+    /// No per-CPU section, and no symbols either.
+    #[error(
+        "no per-CPU variables in the BTF (made by pahole 1.21 or older), and none in a symbol \
+         table in memory (CONFIG_KALLSYMS_ALL)"
+    )]
+    NoSymbols,
     /// A variable is missing.
     #[error("no per-CPU variable {0} in the BTF: the guest kernel lacks the feature")]
     Missing(&'static str),
     /// A variable exists, but does not have the type that its name implies.
     #[error("per-CPU variable {0} has an unexpected size, type or place")]
     Odd(&'static str),
-    /// The kernel has no preemption count, so lock holders cannot be recognised.
-    #[error("the guest kernel does not count preemption (CONFIG_PREEMPT_COUNT)")]
+    /// The kernel counts no preemption, and has no queued spinlocks either: neither holders nor
+    /// waiters can be recognised.
+    #[error(
+        "the guest kernel does not count preemption (CONFIG_PREEMPT_COUNT), and has no queued \
+         spinlocks"
+    )]
     NotCounted,
 }
 
@@ -138,18 +153,22 @@ impl Layout {
     /// ```
     pub fn from_btf(blob: &[u8]) -> Result<Self, LayoutError> {
         let btf = Btf::parse(blob)?;
-        let is_counted =
-            btf.has_string("preempt_schedule") || btf.has_string("rcu_read_lock_nesting");
-        // Without variables there is a remedy, but it is none for a kernel without the count.
-        let vars = match PerCpu::find(&btf) {
-            Err(LayoutError::NoPerCpu) if !is_counted && btf.has_string("task_struct") => {
-                return Err(LayoutError::NotCounted);
-            }
-            found => found?,
-        };
+        Self::of(&PerCpu::find(&btf)?)
+    }
 
+    /// The same of a blob without variables, with the symbol table of its kernel, if there is one.
+    pub(crate) fn from_symbols(
+        blob: &[u8],
+        symbols: Option<&Symbols<'static>>,
+    ) -> Result<Self, LayoutError> {
+        let btf = Btf::parse(blob)?;
+        let symbols = symbols.ok_or(LayoutError::NoSymbols)?;
+        Self::of(&PerCpu::from_symbols(&btf, symbols)?)
+    }
+
+    fn of(vars: &PerCpu<'_>) -> Result<Self, LayoutError> {
         let steal_time = vars.sized("steal_time", 64)?;
-        let (preempt_count, wide_count, cpu_number, current_task) = match vars.get("pcpu_hot")? {
+        let (preempt_count, is_wide, cpu_number, current_task) = match vars.get("pcpu_hot")? {
             Some(hot) => {
                 let member = |name: &'static str, size| vars.member(hot, name, size);
                 (
@@ -160,28 +179,34 @@ impl Layout {
                 )
             }
             None => {
-                let (preempt_count, wide_count) = vars.preempt_count()?;
+                let (preempt_count, is_wide) = vars.preempt_count()?;
                 (
                     preempt_count,
-                    wide_count,
+                    is_wide,
                     vars.sized("cpu_number", 4)?,
                     vars.optional("current_task", 8)?,
                 )
             }
         };
-        if !is_counted {
-            return Err(LayoutError::NotCounted);
-        }
+        let is_counted =
+            ["preempt_schedule", "rcu_read_lock_nesting"].map(|name| vars.btf.has_string(name));
+        let queue = vars.queue()?;
+        let count_kind = match (is_counted.contains(&true), is_wide) {
+            (true, false) => CountKind::Narrow,
+            (true, true) => CountKind::Wide,
+            (false, false) if queue.is_some() => CountKind::Interrupts,
+            (false, _) => return Err(LayoutError::NotCounted),
+        };
         Ok(Self {
             area_len: vars.area_len,
             steal_time,
             preempt_count,
-            wide_count,
+            count_kind,
             cpu_number,
             current_task,
             idle_task: vars.optional("idle_threads", 8)?,
             this_cpu_off: vars.optional("this_cpu_off", 8)?,
-            queue: vars.queue()?,
+            queue,
             call_queue: vars.optional("call_single_queue", 8)?,
             self_pointer: vars.self_pointer(),
         })
@@ -191,6 +216,11 @@ impl Layout {
     /// memory, and these often differ in the length of the area only.
     pub(crate) fn has_words_of(&self, other: &Self) -> bool {
         *self == Self { area_len: self.area_len, ..*other }
+    }
+
+    /// Has the preemption count 64 bits?
+    pub fn is_wide(&self) -> bool {
+        self.count_kind == CountKind::Wide
     }
 
     /// `offset` as a distance from the steal-time record, whose address KVM knows.
@@ -204,7 +234,7 @@ impl Layout {
         let long = |at: Option<u32>| at.map(|at| (at, 8));
         [
             Some((self.steal_time, 64)),
-            Some((self.preempt_count, if self.wide_count { 8 } else { 4 })),
+            Some((self.preempt_count, if self.is_wide() { 8 } else { 4 })),
             Some((self.cpu_number, 4)),
             long(self.current_task),
             long(self.idle_task),
@@ -245,6 +275,13 @@ pub const PER_CPU_VARIABLES: [&str; 10] = [
     "hrtimer_bases",
 ];
 
+/// Type and size of a variable that is `nr` structs of this name.
+fn of_struct(btf: &Btf<'_>, name: &'static str, nr: u32) -> Result<(u32, u32), LayoutError> {
+    let id = btf.struct_named(name).ok_or(LayoutError::Missing(name))?;
+    let size = btf.type_at(id)?.size_or_type.checked_mul(nr);
+    size.map(|size| (id, size)).ok_or(LayoutError::Odd(name))
+}
+
 impl<'a> PerCpu<'a> {
     fn find(btf: &'a Btf<'a>) -> Result<Self, LayoutError> {
         let (_, area_len, section) = btf
@@ -258,6 +295,37 @@ impl<'a> PerCpu<'a> {
         let mut vars: Vec<_> = btf.vars(section).filter(|(name, _)| wanted(name)).collect();
         vars.shrink_to_fit();
         Ok(Self { btf, area_len, vars })
+    }
+
+    /// Variables of a blob that has their types alone. They are as large as in every kernel; the
+    /// room that each has to the next symbol is at least that.
+    fn from_symbols(btf: &'a Btf<'a>, symbols: &Symbols<'static>) -> Result<Self, LayoutError> {
+        if symbols.area_len > AREA_MAX {
+            return Err(LayoutError::Odd(".data..percpu"));
+        }
+        let mut vars = Vec::new();
+        for symbol in &symbols.found {
+            // Earlier kernels have other entries in it.
+            if symbol.name == "call_single_queue"
+                && btf.struct_named("__call_single_node").is_none()
+            {
+                continue;
+            }
+            let (type_id, size) = match symbol.name {
+                "steal_time" => (0, 64),
+                "__preempt_count" | "cpu_number" => (0, 4),
+                "qnodes" => of_struct(btf, "qnode", QUEUE_NODES)?,
+                "hrtimer_bases" => of_struct(btf, "hrtimer_cpu_base", 1)?,
+                "pcpu_hot" => of_struct(btf, "pcpu_hot", 1)?,
+                _ => (0, 8),
+            };
+            if size > symbol.room {
+                return Err(LayoutError::Odd(symbol.name));
+            }
+            let var = SectionVar { type_id, offset: symbol.offset, size };
+            vars.push((symbol.name.as_bytes(), var));
+        }
+        Ok(Self { btf, area_len: symbols.area_len, vars })
     }
 
     /// The variable of this name, if it exists and lies within the area.
@@ -310,7 +378,12 @@ impl<'a> PerCpu<'a> {
     fn queue(&self) -> Result<Option<QueueLayout>, LayoutError> {
         let Some(var) = self.get("qnodes")? else { return Ok(None) };
         let odd = LayoutError::Odd("qnodes");
-        let (element, nr_nodes) = self.btf.array(var.type_id)?;
+        // A symbol has the type of an element alone.
+        let whole = self.btf.bare(var.type_id)?;
+        let (element, nr_nodes) = match whole.kind {
+            kind::STRUCT => (var.type_id, QUEUE_NODES),
+            _ => self.btf.array(var.type_id)?,
+        };
         let node = self.btf.bare(element)?;
         let node_size = node.size_or_type;
         // A pointer and two words at least; all nodes fill the variable exactly.

@@ -4,8 +4,8 @@
 //!
 //! KVM knows the host address of each vCPU's steal-time record, which lies in the static per-CPU
 //! area of the guest's kernel. The kernel's BTF, which lies in the guest's memory, gives the
-//! distance from this record to all other words. No symbols, no page tables and no help from the
-//! guest are needed.
+//! distance from this record to all other words, or its types and the kernel's symbol table do. No
+//! page tables and no help from the guest are needed.
 //!
 //! ```no_run
 //! use holdfast_guest::{Reader, Slot, VcpuRecord};
@@ -29,6 +29,7 @@ pub mod address;
 mod btf;
 mod error;
 mod fit;
+mod kallsyms;
 pub mod layout;
 pub mod memory;
 pub mod process;
@@ -43,8 +44,9 @@ mod windows;
 
 pub use address::{Gpa, Gva, Hva, HvaRange, Slot};
 pub use btf::BtfError;
-pub use error::ReadError;
+pub use error::{COUNT_PREEMPTION, ReadError};
 pub use fit::Misfit;
+pub use holdfast_policy::CountKind;
 pub use layout::{BuildId, Layout, LayoutError};
 pub use memory::{GuestMemory, MemoryError};
 pub use process::ProcessMemory;

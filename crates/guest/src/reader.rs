@@ -12,7 +12,8 @@ use crate::{
     address::{Hva, Slot},
     error::ReadError,
     fit::{Fit, Misfit, fit},
-    layout::{BuildId, Layout, LayoutError},
+    kallsyms,
+    layout::{BuildId, Layout, LayoutError, PER_CPU_VARIABLES},
     memory::{GuestMemory, MemoryError},
     process::ProcessMemory,
     release,
@@ -162,8 +163,13 @@ impl Reader {
             gave_up |= found.gave_up;
             for blob in &found.blobs {
                 let build = BuildId::of(&blob.bytes);
-                let place = Some((blob.slot, blob.at));
-                choice.consider(mem, records, build, self.layout(build, &blob.bytes), place)?;
+                let mut layout = self.layout(build, &blob.bytes);
+                if layout == Err(LayoutError::NoPerCpu) {
+                    // Not kept: the symbols are not part of the build's identity.
+                    let symbols = kallsyms::find(mem, blob.slot, blob.at, &PER_CPU_VARIABLES)?;
+                    layout = Layout::from_symbols(&blob.bytes, symbols.as_ref());
+                }
+                choice.consider(mem, records, build, layout, Some((blob.slot, blob.at)))?;
             }
             if !choice.has_fit() {
                 for (build, layout) in &self.given {
@@ -247,7 +253,10 @@ impl Choice {
         if self.tried.contains(&build) {
             return Ok(());
         }
-        self.tried.push(build);
+        // Another copy of the blob may have its symbols.
+        if layout != Err(LayoutError::NoSymbols) {
+            self.tried.push(build);
+        }
         match layout {
             Err(error) => {
                 self.broken.get_or_insert((build, error));

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use holdfast_policy::CountKind;
+
 use crate::{
     layout::{BuildId, Layout},
     tier::Tier,
@@ -30,7 +32,7 @@ impl fmt::Display for Kernel {
 /// Distances in bytes from a vCPU's steal-time record to other words of its per-CPU area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Deltas {
-    /// The preemption count: 32 bits, or the lower half of 64 ([`Layout::wide_count`]).
+    /// The preemption count: 32 bits, or the lower half of 64 ([`Layout::is_wide`]).
     pub preempt_count: i64,
     /// The guest's number of the CPU, 32 bits.
     pub cpu_number: i64,
@@ -74,7 +76,10 @@ impl ResolvedGuest {
 
     /// How much is known of its vCPUs.
     pub fn tier(&self) -> Tier {
-        Tier::Exact
+        match self.layout.count_kind {
+            CountKind::Narrow | CountKind::Wide => Tier::Exact,
+            CountKind::Interrupts => Tier::Queue,
+        }
     }
 
     /// Its offsets in the per-CPU area.

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 pub enum Tier {
     /// Each vCPU's class.
     Exact,
+    /// The queues of locks, interrupts and user mode, exactly. Elsewhere in its kernel a vCPU may
+    /// hold a lock: the kernel does not count preemption.
+    Queue,
     /// The interrupt request level of Windows: what each vCPU is likely to do.
     Irql,
     /// Nothing: preemptions are counted, and the vCPUs are ordinary tasks to the scheduler.
@@ -21,6 +24,7 @@ impl Tier {
     pub fn name(self) -> &'static str {
         match self {
             Self::Exact => "exact",
+            Self::Queue => "queue",
             Self::Irql => "irql",
             Self::None => "none",
         }
@@ -33,7 +37,7 @@ mod tests {
 
     #[test]
     fn a_tier_has_one_name() {
-        for tier in [Tier::Exact, Tier::Irql, Tier::None] {
+        for tier in [Tier::Exact, Tier::Queue, Tier::Irql, Tier::None] {
             assert_eq!(serde_json::to_value(tier).unwrap(), tier.name());
         }
     }

@@ -4,7 +4,7 @@
 mod common;
 
 use holdfast_guest::{
-    BuildId, Layout, LayoutError,
+    BuildId, CountKind, Layout, LayoutError,
     layout::{QueueLayout, SelfPointer},
 };
 
@@ -17,7 +17,7 @@ fn linux_6_1() -> Layout {
         area_len: 209_156,
         steal_time: 209_024,
         preempt_count: 129_856,
-        wide_count: false,
+        count_kind: CountKind::Narrow,
         cpu_number: 102_752,
         current_task: Some(129_920),
         idle_task: Some(131_064),
@@ -33,7 +33,7 @@ fn linux_6_12() -> Layout {
         area_len: 229_632,
         steal_time: 229_504,
         preempt_count: 217_088 + 8,
-        wide_count: false,
+        count_kind: CountKind::Narrow,
         cpu_number: 217_088 + 12,
         current_task: Some(217_088),
         idle_task: Some(136_320),
@@ -49,7 +49,7 @@ fn linux_7_2() -> Layout {
         area_len: 213_248,
         steal_time: 213_120,
         preempt_count: 98_352,
-        wide_count: false,
+        count_kind: CountKind::Narrow,
         cpu_number: 98_356,
         current_task: Some(98_328),
         idle_task: Some(117_984),
@@ -65,7 +65,7 @@ fn linux_7_3() -> Layout {
         area_len: 217_344,
         steal_time: 217_216,
         preempt_count: 98_344,
-        wide_count: true,
+        count_kind: CountKind::Wide,
         cpu_number: 98_360,
         current_task: Some(98_328),
         idle_task: Some(118_016),
@@ -116,15 +116,20 @@ fn names_the_missing_variable() {
     assert_eq!(without("steal_time"), LayoutError::Missing("steal_time"));
     assert_eq!(without("__preempt_count"), LayoutError::Missing("__preempt_count"));
     assert_eq!(without(".data..percpu"), LayoutError::NoPerCpu);
-    assert_eq!(without("preempt_schedule"), LayoutError::NotCounted);
     assert_eq!(without("locked"), LayoutError::Missing("locked"));
-    // Debian 11's 5.10 has neither, and its own BTF with variables would be of no use.
-    let kernel = rename(common::LINUX_7_2, "idle_threads", "task_struct\0");
-    let uncounted = rename(&kernel, "preempt_schedule", &"x".repeat(16));
-    for (blob, error) in [(kernel, LayoutError::NoPerCpu), (uncounted, LayoutError::NotCounted)] {
-        let blob = rename(&blob, ".data..percpu", &"x".repeat(13));
-        assert_eq!(Layout::from_btf(&blob), Err(error));
-    }
+}
+
+#[test]
+fn a_kernel_that_counts_no_preemption_has_a_layout_with_queues_alone() {
+    let uncounted = |blob| rename(blob, "preempt_schedule", &"x".repeat(16));
+    let layout = Layout { count_kind: CountKind::Interrupts, ..linux_6_12() };
+    assert_eq!(Layout::from_btf(&uncounted(common::LINUX_6_12)), Ok(layout));
+    // Without them nothing is known of its locks.
+    let blob = rename(&uncounted(common::LINUX_6_12), "qnodes", "xnodes");
+    assert_eq!(Layout::from_btf(&blob), Err(LayoutError::NotCounted));
+    // No kernel has a wide count that counts no preemption.
+    let wide = Layout::from_btf(&uncounted(common::LINUX_7_3));
+    assert_eq!(wide, Err(LayoutError::NotCounted));
 }
 
 #[test]

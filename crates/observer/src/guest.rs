@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What is known of the guest of a VM, as all outputs say it.
 
-use holdfast_bpf::{ReadError, Tier, Vm, VmState, Windows};
+use holdfast_bpf::{COUNT_PREEMPTION, ReadError, Tier, Vm, VmState, Windows};
 use serde::{Deserialize, Serialize};
+
+/// Why a guest is of tier queue.
+const UNCOUNTED: &str = "its kernel does not count preemption (CONFIG_PREEMPT_COUNT), so that \
+                         lock holders are not told from the rest of its kernel";
 
 /// What is known of the guest of a VM.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,7 +17,7 @@ pub struct Guest {
     /// Its kernel, where it can be read, or the version of Windows that it says it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
-    /// The reason why its kernel cannot be read, if it cannot.
+    /// The reason why its kernel cannot be read, or not all of it, if so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<String>,
     /// What would lift its tier, where that is known.
@@ -31,7 +35,11 @@ impl Guest {
         let (why, remedy) = match &vm.state {
             VmState::Readable(guest) => {
                 let kernel = Some(guest.kernel().to_string());
-                return Self { tier: Some(tier), kernel, ..Self::default() };
+                let (unreadable, remedy) = match tier {
+                    Tier::Queue => (Some(UNCOUNTED.into()), Some(COUNT_PREEMPTION.into())),
+                    _ => (None, None),
+                };
+                return Self { tier: Some(tier), kernel, unreadable, remedy };
             }
             VmState::Unreadable(Some(why)) => (chain(why), why.remedy()),
             VmState::Unreadable(None) if vm.is_being_searched() => {
@@ -77,9 +85,9 @@ impl Guest {
         self.kernel.as_deref().or(self.unreadable.as_deref()).unwrap_or_default()
     }
 
-    /// Is the class of its vCPUs known exactly?
-    pub(crate) fn is_exact(&self) -> bool {
-        self.kernel.is_some() && self.unreadable.is_none()
+    /// Are words of its kernel read, that tell most classes of its vCPUs exactly?
+    pub(crate) fn is_read(&self) -> bool {
+        self.kernel.is_some() && (self.unreadable.is_none() || self.tier == Some(Tier::Queue))
     }
 
     /// The name of its tier, or `-`.
@@ -118,9 +126,9 @@ mod tests {
         let guest = |tier, has_irql| Guest::of_windows(tier, Windows { id, has_irql });
         let known = guest(Tier::Irql, true);
         assert_eq!((known.text(), known.tier_name()), ("Windows 10.0 build 20348", "irql"));
-        assert!(known.why().unwrap().contains("IRQL") && !known.is_exact());
+        assert!(known.why().unwrap().contains("IRQL") && !known.is_read());
         let hidden = guest(Tier::None, false);
         assert!(hidden.why().unwrap().ends_with("(kernel-irqchip=on or split)"));
-        assert!(!hidden.is_exact());
+        assert!(!hidden.is_read());
     }
 }

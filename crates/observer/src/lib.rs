@@ -51,8 +51,8 @@ pub use observer::{Observer, Options, Storage, try_discovery};
 pub use recording::{Record, Recorded, Replay};
 pub use report::{Format, Report};
 pub use sample::{
-    ByClass, ClockSamples, Cost, Counters, HistogramByClass, KvmCounters, PREEMPTIONS, Sample,
-    Times, VcpuSample, VmSample,
+    ByClass, ClockSamples, Cost, Counters, HistogramByClass, Holders, KvmCounters, PREEMPTIONS,
+    Sample, Times, VcpuSample, VmSample,
 };
 pub use select::{Column, Selection, Wanted};
 pub use serve::serve_requests;

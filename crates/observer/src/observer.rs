@@ -23,8 +23,8 @@ use crate::host::{
 use crate::names::Names;
 use crate::recording::RecordedVm;
 use crate::sample::{
-    ByClass, ClockSamples, Counters, HistogramByClass, KvmCounters, Sample, Times, VcpuSample,
-    VmSample,
+    ByClass, ClockSamples, Counters, HistogramByClass, Holders, KvmCounters, Sample, Times,
+    VcpuSample, VmSample,
 };
 use crate::skel::types::{hf_note, hf_vcpu_key, hf_vcpu_stats};
 use crate::skel::{ObserveSkel, ObserveSkelBuilder, OpenObserveSkel};
@@ -243,7 +243,7 @@ impl<'obj> Observer<'obj> {
                     tid: vcpu.tid,
                     readable: vm.is_readable() && vcpu.record.is_some(),
                     // The thread's times cannot be read after its end.
-                    counters: counters_of(&counted, None, self.options),
+                    counters: counters_of(&counted, None, vm.tier(), self.options),
                 });
             }
             if self.ring.is_some() || vcpus.is_empty() {
@@ -334,7 +334,7 @@ impl<'obj> Observer<'obj> {
                     vcpu: *number,
                     tid: vcpu.tid,
                     readable: vm.is_readable() && vcpu.record.is_some(),
-                    counters: counters_of(&c, times, self.options),
+                    counters: counters_of(&c, times, vm.tier(), self.options),
                 }
             });
             let vcpus = vcpus.collect();
@@ -359,7 +359,8 @@ impl<'obj> Observer<'obj> {
         });
         // The rest belongs to threads that have ended, or that are not known yet.
         for (tid, c) in counted.iter().filter(|(tid, _)| !thread_exists(**tid)) {
-            self.untold += untold(&self.told, *tid, &counters_of(c, None, self.options));
+            self.untold +=
+                untold(&self.told, *tid, &counters_of(c, None, Tier::None, self.options));
         }
         self.sweep(counted.keys());
         let vcpus = vms.iter().flat_map(|vm| &vm.vcpus);
@@ -450,9 +451,10 @@ fn notes_len(cpus: usize) -> u32 {
     (cpus.clamp(1, 256).next_power_of_two() as u32) << 21
 }
 
-fn counters_of(c: &hf_vcpu_stats, times: Option<Times>, options: Options) -> Counters {
+fn counters_of(c: &hf_vcpu_stats, times: Option<Times>, tier: Tier, options: Options) -> Counters {
     Counters {
         times,
+        holders: Holders::of(Some(tier)),
         preemptions: ByClass(c.nr),
         offcpu_ns: ByClass(c.away_ns),
         offcpu_over_cap: ByClass(c.nr_long),

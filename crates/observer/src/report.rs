@@ -141,10 +141,11 @@ impl Report {
                 let of_vcpu = cells(&label, &vcpu.counters, vcpu.readable, seconds);
                 text.push_str(&shown.line(of_vcpu));
             }
-            if let (false, Some(why)) = (vm.is_readable(), vm.guest.why()) {
+            let is_exact = vm.is_readable() && vm.guest.tier != Some(Tier::Queue);
+            if let (false, Some(why)) = (is_exact, vm.guest.why()) {
                 let what = match vm.guest.tier {
-                    Some(Tier::Irql) => "tier irql",
-                    _ => "not readable",
+                    Some(tier @ (Tier::Irql | Tier::Queue)) => format!("tier {}", tier.name()),
+                    _ => "not readable".into(),
                 };
                 text.push_str(&fill(&format!("  {what}: {why}")));
             }
@@ -204,11 +205,11 @@ fn csv_row(sample: &Sample, vm: &VmSample) -> String {
         some(c.times.map(|times| percent(times.run_ns))),
         some(c.times.map(|times| percent(times.steal_ns))),
         some(Some(rate(c.preemptions.total()))),
-        some(known(c.preemptions[VcpuClass::Holder])),
+        some(known(c.preemptions[VcpuClass::Holder]).and_then(|rate| c.of_holders(rate))),
         some(known(c.preemptions[VcpuClass::Head])),
         p99.map_or_else(String::new, |ns| (ns / 1e9).to_string()),
         some(c.cost().map(|cost| cost.waiting * 100.0)),
-        some(c.cost().map(|cost| cost.lost() * 100.0)),
+        some(c.cost().and_then(|cost| Some(cost.lost()? * 100.0))),
         some(c.kvm.map(|kvm| rate(kvm.pause_exits))),
         c.cost().map_or_else(String::new, |cost| cost.samples.to_string()),
     ])
@@ -349,17 +350,20 @@ fn cells(label: &str, c: &Counters, readable: bool, seconds: f64) -> [String; CO
     let known = |text: String| if readable && c.tells_classes() { text } else { "-".into() };
     let percent = |ns: u64| format!("{:.0}", ns as f64 / seconds / 1e7);
     let timed = |of: fn(Times) -> u64| c.times.map_or("-".into(), |times| percent(of(times)));
-    let share = |of: fn(&Cost) -> f64| c.cost().map_or("-".into(), |cost| cost.percent(of(&cost)));
+    let share = |of: fn(&Cost) -> Option<f64>| {
+        let cost = c.cost().and_then(|cost| Some(cost.percent(of(&cost)?)));
+        cost.unwrap_or("-".into())
+    };
     let holders = c.offcpu_hist[VcpuClass::Holder];
     [
         shorten(label),
         timed(|times| times.run_ns),
         timed(|times| times.steal_ns),
         rate(c.preemptions.total()),
-        known(rate(c.preemptions[VcpuClass::Holder])),
+        c.of_holders(known(rate(c.preemptions[VcpuClass::Holder]))).unwrap_or("-".into()),
         known(rate(c.preemptions[VcpuClass::Head])),
         holders.quantile(0.99),
-        share(|cost| cost.waiting),
+        share(|cost| Some(cost.waiting)),
         share(Cost::lost),
         c.kvm.map_or("-".into(), |kvm| rate(kvm.pause_exits)),
     ]

@@ -27,24 +27,72 @@ pub struct Sample {
 }
 
 /// One VM.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 pub struct VmSample {
     /// Process of its VMM.
     pub pid: u32,
     /// Name that its VMM or libvirt gives it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// UUID that its VMM is given.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
     /// Its guest.
     #[serde(flatten)]
     pub guest: Guest,
     /// It ended in the time that the sample covers.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub ended: bool,
     /// Its vCPUs.
     pub vcpus: Vec<VcpuSample>,
+}
+
+/// Its vCPUs in JSON.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum VcpusLine<'a> {
+    All(&'a [VcpuSample]),
+    /// Without figures of holders, which were not measured.
+    WithoutHolders(serde_json::Value),
+}
+
+impl<'a> VcpusLine<'a> {
+    fn of(vm: &'a VmSample) -> Self {
+        const BY_CLASS: [&str; 5] =
+            ["preemptions", "offcpu_ns", "offcpu_over_cap", "samples", "offcpu_hist"];
+        if Holders::of(vm.guest.tier) == Holders::Told {
+            return Self::All(&vm.vcpus);
+        }
+        let mut vcpus = serde_json::to_value(&vm.vcpus).unwrap_or_default();
+        for vcpu in vcpus.as_array_mut().into_iter().flatten().filter_map(|v| v.as_object_mut()) {
+            for counts in BY_CLASS {
+                if let Some(of) = vcpu.get_mut(counts).and_then(|of| of.as_object_mut()) {
+                    of.remove(VcpuClass::Holder.name());
+                }
+            }
+            vcpu.remove("samples_holder_off");
+        }
+        Self::WithoutHolders(vcpus)
+    }
+}
+
+impl Serialize for VmSample {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            pid: u32,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            name: &'a Option<String>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            uuid: &'a Option<String>,
+            #[serde(flatten)]
+            guest: &'a Guest,
+            #[serde(skip_serializing_if = "std::ops::Not::not")]
+            ended: bool,
+            vcpus: VcpusLine<'a>,
+        }
+        let Self { pid, name, uuid, guest, ended, .. } = self;
+        let vcpus = VcpusLine::of(self);
+        Line { pid: *pid, name, uuid, guest, ended: *ended, vcpus }.serialize(serializer)
+    }
 }
 
 /// One vCPU.
@@ -91,6 +139,26 @@ pub struct Counters {
     /// Samples of the clock while it ran, if there was a clock.
     #[serde(flatten)]
     pub clock: Option<ClockSamples>,
+    /// Whether its class can be Holder. The tier of the VM says the same.
+    #[serde(skip)]
+    pub holders: Holders,
+}
+
+/// Whether holders of locks are told from the rest of the guest's kernel.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Holders {
+    /// They are.
+    #[default]
+    Told,
+    /// A vCPU in the kernel may be one: what is counted of holders was not measured.
+    Untold,
+}
+
+impl Holders {
+    /// Of a guest of which this much is known.
+    pub(crate) fn of(tier: Option<Tier>) -> Self {
+        if tier == Some(Tier::Queue) { Self::Untold } else { Self::Told }
+    }
 }
 
 /// The times of a vCPU's thread.
@@ -173,6 +241,7 @@ impl Counters {
                     offcpu_hist: self.offcpu_hist.zip(&other.offcpu_hist, f),
                     kvm: self.kvm.zip(other.kvm).map(|(a, b)| a.zip(&b, f)),
                     clock: self.clock.zip(other.clock).map(|(a, b)| a.zip(&b, f)),
+                    holders: self.holders.max(other.holders),
                     $($number: f(self.$number, other.$number),)*
                     $($by_class: self.$by_class.zip(&other.$by_class, f),)*
                 }
@@ -202,6 +271,11 @@ impl Counters {
         looked == 0 || looked > unknown
     }
 
+    /// A figure of holders, or one that they are part of, if it was measured.
+    pub(crate) fn of_holders<T>(&self, figure: T) -> Option<T> {
+        (self.holders == Holders::Told).then_some(figure)
+    }
+
     /// Off-CPU time of preempted Holders, Irqs and Heads, ns. VMs are sorted by it, unless another
     /// order is asked for.
     pub fn blocking_ns(&self) -> u64 {
@@ -215,7 +289,7 @@ impl Counters {
         let share = |samples: u64| samples as f64 / known as f64;
         (known > 0).then(|| Cost {
             waiting: share(clock.samples[VcpuClass::Waiter] + clock.samples[VcpuClass::Head]),
-            holder_preempted: share(clock.samples_holder_off),
+            holder_preempted: self.of_holders(share(clock.samples_holder_off)),
             head_preempted: share(clock.samples_head_off),
             samples: known,
         })
@@ -227,8 +301,8 @@ impl Counters {
 pub struct Cost {
     /// Spent waiting for any lock.
     pub waiting: f64,
-    /// Spent waiting while a lock holder of the VM was preempted.
-    pub holder_preempted: f64,
+    /// Spent waiting while a lock holder of the VM was preempted, if holders are told.
+    pub holder_preempted: Option<f64>,
     /// Spent waiting while the next owner of a lock was preempted, and no holder.
     pub head_preempted: f64,
     /// Samples behind these shares.
@@ -240,8 +314,8 @@ impl Cost {
     const MANY: u64 = 400;
 
     /// Spent waiting while a lock holder or next owner of the VM was preempted.
-    pub fn lost(&self) -> f64 {
-        self.holder_preempted + self.head_preempted
+    pub fn lost(&self) -> Option<f64> {
+        Some(self.holder_preempted? + self.head_preempted)
     }
 
     /// A share in percent, in at most five characters; `~` marks one of few samples.
@@ -271,9 +345,12 @@ impl VmSample {
     /// Can a vCPU of it be found in this class?
     pub fn tells(&self, class: VcpuClass) -> bool {
         let by_irql = self.guest.tier == Some(Tier::Irql);
+        let by_queue = self.guest.tier == Some(Tier::Queue);
         match class {
             VcpuClass::Unknown => true,
             VcpuClass::Preemptible => self.is_readable() || by_irql,
+            VcpuClass::Holder => self.is_readable() && !by_queue,
+            VcpuClass::LikelyHolder => by_irql || (self.is_readable() && by_queue),
             class if class.is_likely() => by_irql,
             _ => self.is_readable(),
         }
@@ -451,7 +528,7 @@ pub(crate) mod tests {
     #[test]
     fn cost_leaves_out_samples_of_unknown_class() {
         let cost = sample(1, 7, 10).vms[0].total().cost().unwrap();
-        assert_eq!((cost.waiting, cost.holder_preempted, cost.samples), (0.25, 0.125, 80));
+        assert_eq!((cost.waiting, cost.holder_preempted, cost.samples), (0.25, Some(0.125), 80));
         assert_eq!(Counters::default().cost(), None);
     }
 
@@ -513,5 +590,26 @@ pub(crate) mod tests {
         assert_eq!(vcpu["offcpu_hist"]["holder"].as_array().unwrap().len(), 21);
         assert_eq!(vcpu["offcpu_hist"]["head"], serde_json::json!([]));
         assert_eq!(vcpu["samples"].as_object().unwrap().len(), NR_CLASSES);
+    }
+
+    #[test]
+    fn figures_of_holders_are_absent_where_they_are_not_told() {
+        let mut sample = sample(1, 7, 10);
+        sample.vms[0].guest.tier = Some(Tier::Queue);
+        sample.vms[0].vcpus[0].counters.holders = Holders::of(Some(Tier::Queue));
+        let vm = &sample.vms[0];
+        assert!(!vm.tells(VcpuClass::Holder) && vm.tells(VcpuClass::LikelyHolder));
+        assert!(vm.tells(VcpuClass::Waiter) && !vm.tells(VcpuClass::LikelyIrq));
+        let cost = vm.total().cost().unwrap();
+        assert_eq!((cost.waiting, cost.lost()), (0.25, None));
+        let json = serde_json::to_value(&sample).unwrap();
+        let vcpu = &json["vms"][0]["vcpus"][0];
+        for counts in ["preemptions", "offcpu_ns", "offcpu_over_cap", "offcpu_hist", "samples"] {
+            assert!(vcpu[counts].get("holder").is_none(), "{vcpu}");
+            assert!(vcpu[counts].get("waiter").is_some(), "{vcpu}");
+        }
+        assert!(vcpu.get("samples_holder_off").is_none(), "{vcpu}");
+        let again: Sample = serde_json::from_value(json).unwrap();
+        assert_eq!(again.vms[0].vcpus[0].counters.preemptions[VcpuClass::Holder], 0);
     }
 }

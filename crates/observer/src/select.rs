@@ -81,7 +81,7 @@ impl Column {
             Self::Head => Some(c.preemptions[VcpuClass::Head] as f64),
             Self::P99 => c.offcpu_hist[VcpuClass::Holder].quantile_slot(0.99).map(|s| s as f64),
             Self::Wait => c.cost().map(|cost| cost.waiting),
-            Self::Lhp => c.cost().map(|cost| cost.lost()),
+            Self::Lhp => c.cost().and_then(|cost| cost.lost()),
             Self::Ple => c.kvm.map(|kvm| kvm.pause_exits as f64),
             Self::Lost => Some(time(c.blocking_ns())),
         }

@@ -12,7 +12,8 @@ mod raw {
 }
 
 pub use raw::{
-    Decision, Grace, GuestFacts, Params, Reason, Siblings, Spin, Target, VcpuClass, Verdict,
+    CountKind, Decision, Grace, GuestFacts, Mode, Params, Reason, Siblings, Spin, Target,
+    VcpuClass, Verdict,
 };
 
 /// The weight of nice 0; weights are those of sched_ext in 1/1024.

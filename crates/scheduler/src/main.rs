@@ -129,6 +129,7 @@ impl<'a> Scheduler<'a> {
         let known = self.discovery.iter().flat_map(Discovery::vms);
         for (kvm, vm) in known {
             match vm.tier() {
+                Tier::Queue => metrics.nr_vms_queue += 1,
                 Tier::Irql => metrics.nr_vms_irql += 1,
                 Tier::None => metrics.nr_vms_unreadable += 1,
                 _ => metrics.nr_vms_readable += 1,

@@ -91,7 +91,7 @@ counters! {
         nr_preempted_head = STOPPED + VcpuClass::Head as u32,
             "Preemptions of vCPUs first in the queue of a lock";
         nr_preempted_likely_holder = STOPPED + VcpuClass::LikelyHolder as u32,
-            "Preemptions of vCPUs of Windows at DISPATCH_LEVEL: they hold a lock or spin for one";
+            "Preemptions of vCPUs of Windows at DISPATCH_LEVEL, or of tier queue in the kernel";
         nr_preempted_likely_irq = STOPPED + VcpuClass::LikelyIrq as u32,
             "Preemptions of vCPUs of Windows above DISPATCH_LEVEL";
         nr_preempted_likely_waiter = STOPPED + VcpuClass::LikelyWaiter as u32,
@@ -150,6 +150,8 @@ counters! {
 pub(crate) struct Metrics {
     #[stat(desc = "VMs with a readable guest")]
     pub nr_vms_readable: u64,
+    #[stat(desc = "VMs whose kernel does not count preemption: their lock queues are known")]
+    pub nr_vms_queue: u64,
     #[stat(desc = "VMs of Windows, of whose vCPUs the IRQL is known")]
     pub nr_vms_irql: u64,
     #[stat(desc = "VMs of which nothing is known; their vCPUs are ordinary tasks")]
@@ -187,10 +189,11 @@ impl Metrics {
     pub(crate) fn format<W: Write>(&self, w: &mut W) -> Result<()> {
         writeln!(
             w,
-            "[holdfast] {} of {} VMs readable, {} by IRQL, {} wakeup preemptions, \
+            "[holdfast] {} of {} VMs readable, {} by queues, {} by IRQL, {} wakeup preemptions, \
              {} starving tasks",
             self.nr_vms_readable,
-            self.nr_vms_readable + self.nr_vms_irql + self.nr_vms_unreadable,
+            self.nr_vms_readable + self.nr_vms_queue + self.nr_vms_irql + self.nr_vms_unreadable,
+            self.nr_vms_queue,
             self.nr_vms_irql,
             self.nr_wakeup_preempt,
             self.nr_starving,
@@ -206,6 +209,7 @@ impl Metrics {
     fn delta(&self, before: &Self) -> Self {
         Self {
             nr_vms_readable: self.nr_vms_readable,
+            nr_vms_queue: self.nr_vms_queue,
             nr_vms_irql: self.nr_vms_irql,
             nr_vms_unreadable: self.nr_vms_unreadable,
             nr_wakeup_preempt: self.nr_wakeup_preempt.saturating_sub(before.nr_wakeup_preempt),

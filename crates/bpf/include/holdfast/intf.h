@@ -10,7 +10,7 @@
 
 /*
  * A vCPU thread, in task storage: its identity, and where the words lie that tell
- * its class: in the VMM's address space, but for @tpr. Written by discovery alone.
+ * its class: in the VMM's address space, but for @cpl and @tpr. Written by discovery alone.
  */
 struct hf_vcpu {
 	u64 kvm;      /* address of struct kvm: the identity of a VM while it lives */
@@ -25,7 +25,7 @@ struct hf_vcpu {
 	u64 slot_len;
 	u32 reported;	/* epoch of the VM in which user space got this state; 0: it did not */
 	u32 epoch;	/* of the layout that the addresses below were made with; 0: none */
-	u32 wide_count; /* the preemption count has 64 bits: see hf_preempt_count() */
+	u32 count_kind; /* enum hf_count_kind: what the preemption count counts */
 	u32 pad;
 	u64 preempt_count_hva;
 	u64 qnode_hva;	      /* 0: the kernel has none */
@@ -33,7 +33,9 @@ struct hf_vcpu {
 	u64 idle_task_hva;
 	u64 call_queue_hva; /* function calls pending from other CPUs; 0: not known */
 	u64 direct_map_hva; /* to be added to an address in the guest kernel's direct map */
-	u64 guest_os_id;    /* of Windows; 0: the guest does not say that it is */
+	/* Kernel address of the byte that has the mode it left its guest in, as a CPL; 0: none. */
+	u64 cpl;
+	u64 guest_os_id; /* of Windows; 0: the guest does not say that it is */
 	/* Kernel address of its task priority, which tells its class without @epoch; 0: none. */
 	u64 tpr;
 	u64 spun_at;	 /* its last pause exit, or hypercall that tells of a spin; 0: none */
@@ -56,7 +58,7 @@ struct hf_vm {
  */
 struct hf_layout {
 	u32 epoch;
-	u32 wide_count; /* as that of struct hf_vcpu */
+	u32 count_kind; /* as that of struct hf_vcpu */
 	s64 preempt_count_delta;
 	s64 qnodes_delta; /* 0: the kernel has none, as for those below */
 	s64 current_task_delta;

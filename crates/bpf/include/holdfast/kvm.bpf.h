@@ -93,6 +93,21 @@ struct kvm_vcpu___hf {
 	struct kvm_vcpu_arch___hf arch;
 } HF_CORE;
 
+/* arch/x86/include/asm/svm.h */
+struct vmcb___hf {
+	struct {
+		u8 cpl;
+	} save;
+} HF_CORE;
+
+/* arch/x86/kvm/svm/svm.h: of kvm_amd alone. */
+struct vcpu_svm___hf {
+	struct kvm_vcpu___hf vcpu;
+	struct {
+		struct vmcb___hf *ptr;
+	} vmcb01; /* since v5.13: of the guest itself, whether or not it runs a nested one */
+} HF_CORE;
+
 /* include/uapi/linux/kvm_para.h */
 #define KVM_HC_KICK_CPU	   5
 #define KVM_HC_SCHED_YIELD 11

@@ -73,13 +73,23 @@ static __always_inline enum hf_class hf_read_irql(const struct hf_vcpu *v)
 	return hf_classify_irql(tpr, hf_seems_to_spin(v));
 }
 
+/* The mode that a vCPU left its guest in; of one that runs, that of its last exit. */
+static __always_inline enum hf_mode hf_read_mode(const struct hf_vcpu *v)
+{
+	u8 cpl;
+
+	if (!v->cpl || bpf_probe_read_kernel(&cpl, sizeof(cpl), (void *)v->cpl))
+		return HF_MODE_UNKNOWN;
+	return cpl == 3 ? HF_MODE_USER : HF_MODE_KERNEL;
+}
+
 /*
  * Class of a vCPU whose thread, or a sibling's, is current: the addresses are of the VMM's memory.
  * The reads do not fault, so a page that is not there, or a thread of another process, gives
  * HF_UNKNOWN. Encrypted memory may well be read: that of SEV and SEV-ES gives ciphertext. But
  * discovery finds no BTF of a kernel in it, so that a vCPU of such a VM never has an epoch.
  *
- * The common answer, HF_PREEMPTIBLE, costs one read of four bytes.
+ * The common answer, HF_PREEMPTIBLE, costs one read of four bytes where preemption is counted.
  */
 static __always_inline enum hf_class hf_read_class(const struct hf_vcpu *v)
 {
@@ -92,8 +102,11 @@ static __always_inline enum hf_class hf_read_class(const struct hf_vcpu *v)
 	if (bpf_probe_read_user(&facts.preempt_count, sizeof(facts.preempt_count),
 				(void *)v->preempt_count_hva))
 		return HF_UNKNOWN;
-	facts.preempt_count = hf_preempt_count(facts.preempt_count, v->wide_count);
-	if (!(facts.preempt_count & HF_PREEMPT_DEPTH_MASK))
+	facts.count_kind = v->count_kind;
+	facts.preempt_count = hf_preempt_count(facts.preempt_count, v->count_kind == HF_COUNT_WIDE);
+	if (v->count_kind == HF_COUNT_INTERRUPTS)
+		facts.mode = hf_read_mode(v);
+	else if (!(facts.preempt_count & HF_PREEMPT_DEPTH_MASK))
 		return hf_classify(&facts);
 	/* KVM enters a guest with preemption off, which is no lock. */
 	if (hf_in_nested_guest(v))

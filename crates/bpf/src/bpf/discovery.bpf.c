@@ -230,7 +230,7 @@ static void apply_layout(struct hf_vcpu *v, struct hf_vm *vm)
 	if (!l || !v->steal_hva || l->epoch != vm->epoch)
 		return;
 	v->preempt_count_hva = v->steal_hva + l->preempt_count_delta;
-	v->wide_count = l->wide_count;
+	v->count_kind = l->count_kind;
 	v->qnode_hva = l->qnodes_delta ? v->steal_hva + l->qnodes_delta : 0;
 	v->current_task_hva = 0;
 	if (l->current_task_delta && l->idle_task_delta) {
@@ -321,6 +321,21 @@ static void note_windows(struct kvm_vcpu___hf *kv, struct hf_vcpu *v)
 		v->qnode_hva = v->call_queue_hva = 0;
 }
 
+/* Where the mode of the guest is in memory: AMD's CPUs keep it in the VMCB. */
+static void note_mode(struct kvm_vcpu___hf *kv, struct hf_vcpu *v)
+{
+	struct vcpu_svm___hf *svm;
+	struct vmcb___hf *vmcb;
+
+	v->cpl = 0;
+	if (v->count_kind != HF_COUNT_INTERRUPTS || !bpf_core_type_exists(struct vcpu_svm___hf))
+		return;
+	svm = (void *)kv - bpf_core_field_offset(struct vcpu_svm___hf, vcpu);
+	vmcb = BPF_CORE_READ(svm, vmcb01.ptr);
+	if (vmcb)
+		v->cpl = (u64)vmcb + bpf_core_field_offset(struct vmcb___hf, save.cpl);
+}
+
 SEC("fentry/kvm_arch_vcpu_load")
 int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 {
@@ -390,8 +405,10 @@ int BPF_PROG(vcpu_load, struct kvm_vcpu___hf *kv, int cpu)
 		v->epoch = 0;
 	}
 
-	if (!v->epoch || v->epoch != vm->epoch)
+	if (!v->epoch || v->epoch != vm->epoch) {
 		apply_layout(v, vm);
+		note_mode(kv, v);
+	}
 	if (!v->epoch)
 		note_windows(kv, v);
 	/* User space forgets reports from before another vCPU's record went or moved. */

@@ -477,11 +477,13 @@ fn names_kernel_variables(
     strings: Hva,
     len: usize,
 ) -> Result<bool, MemoryError> {
-    const NAMES: [&[u8]; 2] = [b"\0.data..percpu\0", b"\0steal_time\0"];
+    // With per-CPU variables, or with types alone.
+    const NAMES: [[&[u8]; 2]; 2] =
+        [[b"\0.data..percpu\0", b"\0steal_time\0"], [b"\0task_struct\0", b"\0kvm_steal_time\0"]];
     const OVERLAP: usize = 16;
-    let (mut missing, mut done) = (NAMES.to_vec(), 0);
+    let (mut missing, mut done) = (NAMES.map(|names| names.to_vec()), 0);
     let mut buf = vec![0; len.min(CHUNK as usize)];
-    while done < len && !missing.is_empty() {
+    while done < len && missing.iter().all(|names| !names.is_empty()) {
         let start = done.saturating_sub(OVERLAP);
         let piece = &mut buf[..(len - start).min(CHUNK as usize)];
         let Some(at) = strings.checked_add(start as u64) else { return Ok(false) };
@@ -495,8 +497,10 @@ fn names_kernel_variables(
         {
             return Ok(false);
         }
-        missing.retain(|name| memmem::find(piece, name).is_none());
+        for names in &mut missing {
+            names.retain(|name| memmem::find(piece, name).is_none());
+        }
         done = start + piece.len();
     }
-    Ok(missing.is_empty())
+    Ok(missing.iter().any(Vec::is_empty))
 }

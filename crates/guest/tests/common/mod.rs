@@ -185,7 +185,7 @@ pub fn start_vcpus(
 /// Sets vCPU `n`'s preemption count, and keeps the inverted need-resched bit.
 pub fn put_preempt_count(mem: &mut FakeMemory, layout: &Layout, n: u32, count: u32) {
     let at = area_at(n) + u64::from(layout.preempt_count);
-    if layout.wide_count {
+    if layout.is_wide() {
         mem.put_u64(at, 1 << 63 | u64::from(count));
     } else {
         mem.put_u32(at, 1 << 31 | count);

@@ -96,7 +96,7 @@ const OF_READABLE_VMS: [(&str, &str, Value); 6] = [
     (
         "holdfast_vcpu_clock_samples_holder_preempted_total",
         "Clock samples of vCPUs queued for a lock while a lock holder of the VM was preempted.",
-        |c| c.clock.map(|clock| clock.samples_holder_off as f64),
+        |c| c.of_holders(c.clock?.samples_holder_off as f64),
     ),
     (
         "holdfast_vcpu_clock_samples_head_preempted_total",

@@ -31,6 +31,7 @@ const VMS: Metric = (
     1.0,
     &[
         ("nr_vms_readable", &[("readable", "true")]),
+        ("nr_vms_queue", &[("readable", "queue")]),
         ("nr_vms_irql", &[("readable", "irql")]),
         ("nr_vms_unreadable", &[("readable", "false")]),
     ],
@@ -226,6 +227,7 @@ pub(super) mod tests {
             "nr_preempted_likely_holder": 8, "nr_resumed_first": 6, "nr_missed": 4,
             "protected_waiting_ns": 1_000_000});
         let counters = json!({"nr_vms_readable": 1, "nr_vms_irql": 3, "nr_vms_unreadable": 2,
+            "nr_vms_queue": 4,
             "nr_starving": 5, "nr_wakeup_preempt": 9, "vcpus": decisions,
             "vms": {"7": decisions, "8": decisions}});
         Loaded { name: "holdfast", counters: Some(counters) }
@@ -237,6 +239,7 @@ pub(super) mod tests {
         loaded().write(&mut page, "a", &sample(1, 7, 30).vms);
         for line in [
             r#"holdfast_scheduler_vms{nodename="a",readable="false"} 2"#,
+            r#"holdfast_scheduler_vms{nodename="a",readable="queue"} 4"#,
             r#"holdfast_scheduler_vms{nodename="a",readable="irql"} 3"#,
             r#"holdfast_scheduler_starving_slices_total{nodename="a"} 5"#,
             r#"holdfast_scheduler_slice_ends_total{nodename="a",decision="capped"} 2"#,

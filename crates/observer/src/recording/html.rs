@@ -112,10 +112,13 @@ fn table(vms: &[VmSample], seconds: f64) -> String {
         let total = vm.total();
         let rate = |n: u64| format!("{:.1}", n as f64 / seconds);
         let percent = |ns: u64| format!("{:.0}", ns as f64 / seconds / 1e7);
-        let share =
-            |of: fn(&Cost) -> f64| total.cost().map_or("-".into(), |cost| cost.percent(of(&cost)));
+        let share = |of: fn(&Cost) -> Option<f64>| {
+            let cost = total.cost().and_then(|cost| Some(cost.percent(of(&cost)?)));
+            cost.unwrap_or("-".into())
+        };
         let is_known = vm.is_readable() && total.tells_classes();
         let known = |text: String| if is_known { text } else { "-".into() };
+        let of_holders = |text| total.of_holders(known(text)).unwrap_or("-".into());
         let _ = write!(
             text,
             "<tr><td>{}{}<br><small>{}</small><td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}\
@@ -125,12 +128,12 @@ fn table(vms: &[VmSample], seconds: f64) -> String {
             escape(vm.guest.text()),
             total.times.map_or("-".into(), |times| percent(times.run_ns)),
             share(Cost::lost),
-            share(|cost| cost.waiting),
+            share(|cost| Some(cost.waiting)),
             rate(total.preemptions.total()),
-            known(rate(total.preemptions[VcpuClass::Holder])),
+            of_holders(rate(total.preemptions[VcpuClass::Holder])),
             known(rate(total.preemptions[VcpuClass::Head])),
             escape(&total.offcpu_hist[VcpuClass::Holder].quantile(0.99)),
-            known(time((total.blocking_ns() as f64 / seconds) as u64)),
+            of_holders(time((total.blocking_ns() as f64 / seconds) as u64)),
             vm.vcpus.len(),
         );
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::{Event, Note, Recording};
-use crate::sample::{ClockSamples, Counters, Sample, Times, VcpuSample, VmSample};
+use crate::sample::{ClockSamples, Counters, Holders, Sample, Times, VcpuSample, VmSample};
 
 /// As `long_absence_ns` of `observe.bpf.c`.
 const LONG_NS: i64 = 1_000_000;
@@ -31,13 +31,13 @@ impl Recording {
         }
         let vms = self.about.vms.iter().map(|vm| {
             let vcpus = counted.range((vm.pid, 0)..=(vm.pid, u32::MAX)).map(|(key, (tid, c))| {
-                let mut counters = *c;
+                let mut counters = Counters { holders: Holders::of(vm.guest.tier), ..*c };
                 // It ran when it was not off the CPU, between its first and its last absence.
                 counters.times = off
                     .get(key)
                     .zip(c.times)
                     .map(|(spans, times)| Times { run_ns: running_ns(spans), ..times });
-                VcpuSample { vcpu: key.1, tid: *tid, readable: vm.guest.is_exact(), counters }
+                VcpuSample { vcpu: key.1, tid: *tid, readable: vm.guest.is_read(), counters }
             });
             VmSample {
                 pid: vm.pid,
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!((total.lock_halts, total.resumed, total.siblings_waiting), (1, 2, 1));
         assert_eq!(total.kvm, None);
         let cost = total.cost().unwrap();
-        assert_eq!((cost.waiting, cost.holder_preempted), (0.5, 0.5));
+        assert_eq!((cost.waiting, cost.holder_preempted), (0.5, Some(0.5)));
         // vCPU 0: from 0 to 14 ms, with absences of 1 ms and 4 ms.
         assert_eq!(vm.vcpus[0].counters.times.unwrap().run_ns, 9_000_000);
     }

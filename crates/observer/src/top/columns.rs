@@ -34,7 +34,8 @@ impl Row {
     }
 
     fn preempted(&self, class: VcpuClass) -> Option<f64> {
-        self.known(self.rate(self.counters.preemptions[class]))
+        let rate = self.known(self.rate(self.counters.preemptions[class]))?;
+        if class == VcpuClass::Holder { self.counters.of_holders(rate) } else { Some(rate) }
     }
 
     fn percent(&self, of: fn(Times) -> u64) -> Option<f64> {
@@ -43,7 +44,7 @@ impl Row {
 
     /// Time per second that Holders, Heads and Irqs were kept off the CPU, ns.
     pub(super) fn lost_ns(&self) -> Option<f64> {
-        self.known(self.rate(self.counters.blocking_ns()))
+        self.known(self.counters.of_holders(self.rate(self.counters.blocking_ns()))?)
     }
 
     /// The class that most ticks of the clock found it in, and their share.
@@ -172,7 +173,7 @@ const LHP: Column = Column {
     name: "LHP%",
     width: 5,
     meaning: "... while a Holder or Head is off",
-    value: |row| row.counters.cost().map(|cost| cost.holder_preempted + cost.head_preempted),
+    value: |row| row.counters.cost().and_then(|cost| cost.lost()),
     text: percents,
 };
 const PLE: Column = Column {

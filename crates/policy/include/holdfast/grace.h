@@ -59,7 +59,8 @@ HF_FN struct hf_decision hf_grace_decide(struct hf_grace *g, u64 *budget_ns, enu
 
 	if (!hf_is_worth_extending(class, s) ||
 	    (g->granted_ns && hf_spins_for_holder(class, s, g->granted_ns, prm))) {
-		if (hf_is_protected(class) || class == HF_WAITER || class == HF_LIKELY_WAITER)
+		if (hf_is_protected(class) || hf_is_likely_protected(class) || class == HF_WAITER ||
+		    class == HF_LIKELY_WAITER)
 			d.verdict = HF_WAITS;
 		else if (class == HF_PREEMPTIBLE && g->granted_ns)
 			d.verdict = HF_RELEASE;

@@ -16,11 +16,25 @@ enum hf_class {
 	HF_IRQ = 3,	      /* serves an interrupt */
 	HF_WAITER = 4,	      /* queued for a lock, not first: running it is waste */
 	HF_HEAD = 5,	      /* first in the queue: the lock is handed to it next */
-	HF_LIKELY_HOLDER = 6, /* holds a lock, or spins for one */
+	HF_LIKELY_HOLDER = 6, /* in the kernel: holds a lock, spins for one, or neither */
 	HF_LIKELY_IRQ = 7,    /* serves an interrupt */
 	HF_LIKELY_WAITER = 8, /* spins */
 };
 #define HF_NR_CLASSES 9
+
+/* What the preemption count of a guest's kernel counts. */
+enum hf_count_kind {
+	HF_COUNT_NARROW = 0,	 /* preemption and interrupts, in 32 bits */
+	HF_COUNT_WIDE = 1,	 /* the same in 64 bits, since Linux 7.3 */
+	HF_COUNT_INTERRUPTS = 2, /* interrupts alone: without CONFIG_PREEMPT_COUNT */
+};
+
+/* The mode that a vCPU left its guest in. */
+enum hf_mode {
+	HF_MODE_UNKNOWN = 0, /* only AMD's CPUs have it in memory */
+	HF_MODE_KERNEL = 1,
+	HF_MODE_USER = 2,
+};
 
 /*
  * The words that tell a class, as they lie in the guest's per-CPU area.
@@ -28,9 +42,11 @@ enum hf_class {
  */
 struct hf_guest_facts {
 	u32 preempt_count; /* as of hf_preempt_count() */
+	u32 count_kind;	   /* enum hf_count_kind */
 	u32 queued;	   /* qnodes[0].mcs.count: nesting depth of queued-spinlock slow paths */
 	u32 at_head;	   /* qnodes[0].mcs.locked: non-zero once the predecessor handed over */
 	u32 idle;	   /* non-zero if the running task is the idle task of this CPU */
+	u32 mode;	   /* enum hf_mode; counts with HF_COUNT_INTERRUPTS alone */
 };
 
 /* Bits of preempt_count; the inverted need-resched bit (31) says nothing about locks. */
@@ -80,10 +96,28 @@ HF_FN u32 hf_preempt_count(u32 word, bool wide)
 	return depth | (word & 0x0000ff00U) | (word >> 24) << 16;
 }
 
+/*
+ * The same without CONFIG_PREEMPT_COUNT. Interrupts, softirqs that are off (spin_lock_bh) and
+ * queues are known as ever, and such a kernel is not preempted in a queue. Elsewhere in it a vCPU
+ * may hold a lock.
+ */
+HF_FN enum hf_class hf_classify_uncounted(const struct hf_guest_facts *f)
+{
+	if (f->preempt_count & HF_PREEMPT_IRQ_MASK)
+		return HF_IRQ;
+	if (f->queued)
+		return f->at_head ? HF_HEAD : HF_WAITER;
+	if (f->mode == HF_MODE_USER || f->idle)
+		return HF_PREEMPTIBLE;
+	return f->mode == HF_MODE_KERNEL ? HF_LIKELY_HOLDER : HF_UNKNOWN;
+}
+
 HF_FN enum hf_class hf_classify(const struct hf_guest_facts *f)
 {
 	u32 depth = f->preempt_count & HF_PREEMPT_DEPTH_MASK;
 
+	if (f->count_kind == HF_COUNT_INTERRUPTS)
+		return hf_classify_uncounted(f);
 	if (f->preempt_count & HF_PREEMPT_IRQ_MASK)
 		return HF_IRQ;
 	/* The idle task runs with preemption off (init_idle), which is no lock. */
@@ -187,7 +221,7 @@ HF_FN bool hf_is_worth_extending(enum hf_class class, const struct hf_siblings *
 {
 	if (class == HF_WAITER)
 		return !s->holder && !s->waiter && !s->call_pending;
-	return (hf_is_protected(class) && !s->call_pending) || hf_is_likely_protected(class);
+	return (hf_is_protected(class) || hf_is_likely_protected(class)) && !s->call_pending;
 }
 
 /*
@@ -206,6 +240,11 @@ HF_FN enum hf_target hf_yield_target(enum hf_class class, const struct hf_siblin
 			return HF_TO_HOLDER;
 		if (s->call_pending)
 			return HF_TO_CALL_PENDING;
+		break;
+	case HF_LIKELY_HOLDER:
+		if (s->call_pending)
+			return HF_TO_CALL_PENDING;
+		trusted = true;
 		break;
 	case HF_HOLDER:
 	case HF_IRQ:

@@ -2,8 +2,8 @@
 //! Classes of vCPUs, against the table of the design.
 
 use holdfast_policy::{
-    GuestFacts, VcpuClass, classify, classify_irql, is_in_spin, is_windows, preempt_count,
-    still_spins,
+    CountKind, GuestFacts, Mode, VcpuClass, classify, classify_irql, is_in_spin, is_windows,
+    preempt_count, still_spins,
 };
 use proptest::prelude::*;
 
@@ -57,6 +57,30 @@ fn wide_count_gives_the_same_classes() {
     // A vCPU in a queue; one that has disabled interrupts by count holds another lock.
     assert_eq!(classify(&facts(preempt_count(1, true), 1, 0)), VcpuClass::Waiter);
     assert_eq!(classify(&facts(preempt_count(0x1_0001, true), 1, 0)), Holder);
+}
+
+#[test]
+fn without_a_count_queues_interrupts_and_user_mode_are_known() {
+    use VcpuClass::{Head, Irq, LikelyHolder, Preemptible, Unknown, Waiter};
+    let idle = |facts| GuestFacts { idle: 1, ..facts };
+    for (facts, unknown, kernel, user) in [
+        (facts(0, 0, 0), Unknown, LikelyHolder, Preemptible),
+        // A count of preemption is none in such a kernel.
+        (facts(1, 0, 0), Unknown, LikelyHolder, Preemptible),
+        (idle(facts(0, 0, 0)), Preemptible, Preemptible, Preemptible),
+        // The mode of a vCPU that runs is that of its last exit.
+        (facts(0, 1, 0), Waiter, Waiter, Waiter),
+        (facts(0, 1, 1), Head, Head, Head),
+        (idle(facts(0, 1, 1)), Head, Head, Head),
+        (facts(0x100, 1, 0), Irq, Irq, Irq),
+        (facts(0x1_0000, 0, 0), Irq, Irq, Irq),
+    ] {
+        let classes = [Mode::Unknown, Mode::Kernel, Mode::User].map(|mode| {
+            let count_kind = CountKind::Interrupts as u32;
+            classify(&GuestFacts { count_kind, mode: mode as u32, ..facts })
+        });
+        assert_eq!(classes, [unknown, kernel, user], "{facts:?}");
+    }
 }
 
 proptest! {

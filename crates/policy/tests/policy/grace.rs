@@ -82,8 +82,7 @@ proptest! {
         prop_assume!(!is_worth_extending(class, &s));
         let (mut grace, mut left) = (Grace::default(), budget);
         let decision = p.decide(&mut grace, &mut left, class, &s);
-        let waits = class.is_protected()
-            || matches!(class, VcpuClass::Waiter | VcpuClass::LikelyWaiter);
+        let waits = class.is_protected() || class.is_likely() || class == VcpuClass::Waiter;
         prop_assert_eq!(decision.verdict, if waits { Verdict::Waits } else { Verdict::Preempt });
         prop_assert_eq!(left, budget);
     }

@@ -225,6 +225,7 @@ impl Vcpu {
             at_head: word(AT_QNODES + 8),
             queued: word(AT_QNODES + 12),
             idle: u32::from(task(AT_CURRENT) == task(AT_IDLE)),
+            ..GuestFacts::default()
         })
     }
 }
