@@ -141,8 +141,8 @@ pub(crate) struct ReportArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct FetchArgs {
-    /// Guest kernels to fetch: 6.1, 6.12, 7 or backports. 7 is always fetched, because the host
-    /// runs it.
+    /// Guest kernels to fetch: 5.10, 6.1, 6.12, 7 or backports. 7 is always fetched, because the
+    /// host runs it.
     #[arg(long, value_name = "LINE,...", value_delimiter = ',', default_value = "7")]
     kernels: Vec<Kernel>,
 }

@@ -16,7 +16,7 @@ use std::{
 
 use common::{FakeMemory, start_vcpus};
 use holdfast_guest::{
-    BuildId, Layout, Reader,
+    BuildId, Layout, LayoutError, Reader,
     scan::{Effort, scan},
     source,
 };
@@ -94,11 +94,19 @@ fn kernels() -> &'static [Kernel] {
     })
 }
 
+/// None of Debian 11's kernel, whose BTF has no variables: in the emulated tests its layout is that
+/// of its symbol table.
+fn layout_of(kernel: &Kernel) -> Option<Layout> {
+    match Layout::from_btf(&kernel.btf) {
+        Err(LayoutError::NoPerCpu) if kernel.name.contains("vmlinuz-5.10.") => None,
+        layout => Some(layout.unwrap_or_else(|e| panic!("{}: {e}", kernel.name))),
+    }
+}
+
 #[test]
 fn layouts_agree_with_bpftool() {
     for kernel in kernels() {
-        let layout =
-            Layout::from_btf(&kernel.btf).unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
+        let Some(layout) = layout_of(kernel) else { continue };
         assert!(layout.queue.is_some() && layout.self_pointer.is_some(), "{}", kernel.name);
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), &kernel.btf).unwrap();
@@ -135,11 +143,11 @@ fn layouts_agree_with_bpftool() {
 #[test]
 fn the_sampled_pass_finds_the_blob_in_a_kernel_image() {
     for kernel in kernels() {
+        let Some(layout) = layout_of(kernel) else { continue };
         // The image as in guest memory, except for relocations, followed by vCPUs.
         let image = fs::read(&kernel.image).unwrap();
         let mut mem = FakeMemory::new((8 << 20) + image.len().next_multiple_of(1 << 20));
         mem.put(8 << 20, &image);
-        let layout = Layout::from_btf(&kernel.btf).unwrap();
         let records = start_vcpus(&mut mem, &layout, 4, 0);
         let found = scan(&mem, &[mem.slot()], Effort::Sampled).unwrap();
         let builds: Vec<_> = found.blobs.iter().map(|blob| BuildId::of(&blob.bytes)).collect();

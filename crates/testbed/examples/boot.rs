@@ -47,7 +47,7 @@ struct Args {
     /// vCPUs of the guest; 0 for no guest.
     #[arg(long, default_value_t = 4)]
     vcpus: u32,
-    /// Kernel of the guest: 6.1, 6.12, 7 or backports.
+    /// Kernel of the guest: 5.10, 6.1, 6.12, 7 or backports.
     #[arg(long, default_value_t)]
     kernel: Kernel,
     /// Kernel of the host: 7 or backports.

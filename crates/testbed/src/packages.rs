@@ -29,6 +29,8 @@ use crate::progress::Progress;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Suite {
+    /// Debian 11: Linux 5.10.
+    Bullseye,
     /// Debian 12: Linux 6.1.
     Bookworm,
     /// Debian 13: Linux 6.12, QEMU 10.
@@ -43,6 +45,7 @@ impl Suite {
     /// Name in the archive.
     pub fn name(self) -> &'static str {
         match self {
+            Suite::Bullseye => "bullseye",
             Suite::Bookworm => "bookworm",
             Suite::Trixie => "trixie",
             Suite::TrixieBackports => "trixie-backports",
@@ -62,6 +65,10 @@ impl fmt::Display for Suite {
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub enum Kernel {
+    /// Debian 11's: counts no preemption, and its BTF has no per-CPU variables. Not for a host: it
+    /// is older than all that Holdfast runs on.
+    #[serde(rename = "5.10")]
+    Linux5_10,
     /// Debian 12's: `__preempt_count` and `current_task` as per-CPU variables of their own.
     #[serde(rename = "6.1")]
     Linux6_1,
@@ -80,12 +87,13 @@ pub enum Kernel {
 
 impl Kernel {
     /// All of them, oldest first.
-    pub const ALL: [Kernel; 4] =
-        [Kernel::Linux6_1, Kernel::Linux6_12, Kernel::Linux7, Kernel::Backports];
+    pub const ALL: [Kernel; 5] =
+        [Kernel::Linux5_10, Kernel::Linux6_1, Kernel::Linux6_12, Kernel::Linux7, Kernel::Backports];
 
     /// Name in experiments.
     pub fn name(self) -> &'static str {
         match self {
+            Kernel::Linux5_10 => "5.10",
             Kernel::Linux6_1 => "6.1",
             Kernel::Linux6_12 => "6.12",
             Kernel::Linux7 => "7",
@@ -96,6 +104,7 @@ impl Kernel {
     /// Release it comes from.
     pub fn suite(self) -> Suite {
         match self {
+            Kernel::Linux5_10 => Suite::Bullseye,
             Kernel::Linux6_1 => Suite::Bookworm,
             Kernel::Linux6_12 => Suite::Trixie,
             Kernel::Linux7 => Suite::Forky,
@@ -244,6 +253,7 @@ impl Packages {
         found.retain(|p| p.name != META);
         let version = |p: &Package| p.version.clone();
         let (major, minor) = match kernel {
+            Kernel::Linux5_10 => (5, Some(10)),
             Kernel::Linux6_1 => (6, Some(1)),
             Kernel::Linux6_12 => (6, Some(12)),
             Kernel::Linux7 | Kernel::Backports => (7, None),
@@ -288,6 +298,6 @@ mod tests {
             let json = serde_json::to_string(&kernel).unwrap();
             assert_eq!(json, format!("\"{kernel}\""));
         }
-        assert!("5.10".parse::<Kernel>().unwrap_err().to_string().contains("6.12"));
+        assert!("5.15".parse::<Kernel>().unwrap_err().to_string().contains("6.12"));
     }
 }

@@ -43,6 +43,7 @@ fn guests_of_every_kernel_run_and_know_where_their_variables_are() {
     assert!(config.contains("CONFIG_SCHED_CLASS_EXT=y"));
 
     for (kernel, release, symbol) in [
+        (Kernel::Linux5_10, "5.10.", "__preempt_count"),
         (Kernel::Linux6_1, "6.1.", "__preempt_count"),
         (Kernel::Linux6_12, "6.12.", "pcpu_hot"),
         (Kernel::Linux7, "7.", "__preempt_count"),

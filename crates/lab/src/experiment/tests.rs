@@ -83,7 +83,7 @@ fn an_unknown_key_is_shown_with_its_line_and_the_known_ones() {
 
 #[test]
 fn an_unknown_kernel_line_is_shown_with_the_known_ones() {
-    let message = error("vcpus = 2", "kernel = \"5.10\"");
+    let message = error("vcpus = 2", "kernel = \"5.15\"");
     assert!(message.contains("6.12") && message.contains("line 4"), "{message}");
 }
 

@@ -93,6 +93,7 @@ fn an_older_host(host_kernel: Kernel) {
 fn are_read(machine: &Machine, kernels: &[Kernel]) {
     for &kernel in kernels {
         let release = match kernel {
+            Kernel::Linux5_10 => "5.10.",
             Kernel::Linux6_1 => "6.1.",
             Kernel::Linux6_12 => "6.12.",
             Kernel::Linux7 | Kernel::Backports => "7.",
@@ -119,6 +120,7 @@ fn are_read(machine: &Machine, kernels: &[Kernel]) {
                 .unwrap();
         let vm = &list["vms"][0];
         assert!(vm["kernel"].as_str().is_some_and(|k| k.contains(release)), "{list}");
+        assert_eq!(vm["tier"], if release == "5.10." { "queue" } else { "exact" }, "{list}");
         let vcpus = vm["vcpus"].as_array().unwrap();
         let numbers: Vec<_> = vcpus.iter().map(|vcpu| vcpu["vcpu"].as_u64().unwrap()).collect();
         assert_eq!(numbers, [0, 1, 2, 3], "{list}");
