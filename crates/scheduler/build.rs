@@ -10,12 +10,13 @@ fn main() {
     // SAFETY: build scripts are single-threaded here; BpfBuilder takes its flags from the
     // environment only.
     unsafe { env::set_var("BPF_EXTRA_CFLAGS_PRE_INCL", format!("-I{include}")) };
-    scx_cargo::BpfBuilder::new()
-        .and_then(|mut builder| {
-            builder
-                .enable_intf("src/bpf/intf.h", "bpf_intf.rs")
-                .enable_skel("src/bpf/main.bpf.c", "bpf")
-                .build()
-        })
-        .expect("the BPF program compiles (it needs clang; see the Makefile)");
+    let build = || {
+        let mut scheduler = scx_cargo::BpfBuilder::new()?;
+        scheduler
+            .enable_intf("src/bpf/intf.h", "bpf_intf.rs")
+            .enable_skel("src/bpf/main.bpf.c", "bpf")
+            .build()?;
+        scx_cargo::BpfBuilder::new()?.enable_skel("src/bpf/cookies.bpf.c", "cookies").build()
+    };
+    build().expect("the BPF programs compile (they need clang; see the Makefile)");
 }

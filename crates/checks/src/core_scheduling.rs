@@ -2,7 +2,7 @@
 //! Core scheduling, with which sched_ext can hang a host.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 
 use crate::privileges::foreign_pid_namespace;
 use crate::topology::smt_is_active;
@@ -11,10 +11,20 @@ use crate::{Check, Host};
 /// Processes listed in a message; it counts the rest.
 const NAMED: usize = 3;
 
+/// Whether a task could get a core-scheduling cookie: SMT is on, and the kernel knows cookies.
+pub fn has_core_scheduling(host: &Host) -> bool {
+    smt_is_active(host) && !host.cookie(std::process::id()).is_err_and(|error| is_unknown(&error))
+}
+
+/// The kernel lacks CONFIG_SCHED_CORE, or no core has SMT siblings.
+fn is_unknown(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENODEV))
+}
+
 /// Core-scheduling cookies on a host with SMT: picking tasks for two SMT siblings at once can lock
 /// up every CPU, without a panic or an oops, under any sched_ext scheduler (sched-ext/scx issue
 /// 3715, open as of Linux 7.2).
-pub(crate) fn cookies(host: &Host) -> Check {
+pub fn cookies(host: &Host) -> Check {
     const NAME: &str = "core-scheduling";
     if !smt_is_active(host) {
         return Check::ok(NAME, "no SMT, so no core scheduling");
@@ -30,15 +40,12 @@ pub(crate) fn cookies(host: &Host) -> Check {
             match host.cookie(tid) {
                 Ok(0) => {}
                 Ok(_) => *tagged.entry(pid).or_default() += 1,
-                Err(error) => match error.raw_os_error() {
-                    // The thread has ended.
-                    Some(libc::ESRCH) => {}
-                    // The kernel lacks CONFIG_SCHED_CORE, or no core has SMT siblings.
-                    Some(libc::EINVAL | libc::ENODEV) => {
-                        return Check::ok(NAME, "this kernel has no core scheduling");
-                    }
-                    _ => unknown += 1,
-                },
+                // The thread has ended.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(error) if is_unknown(&error) => {
+                    return Check::ok(NAME, "this kernel has no core scheduling");
+                }
+                Err(_) => unknown += 1,
             }
         }
     }
@@ -55,8 +62,8 @@ pub(crate) fn cookies(host: &Host) -> Check {
     if tagged.is_empty() && unknown == 0 {
         return Check::ok(
             NAME,
-            "SMT is on, and no task has a core-scheduling cookie; none may get one while \
-             scx_holdfast runs (cloud-hypervisor: --cpus core_scheduling=off)",
+            "SMT is on, and no task has a core-scheduling cookie; scx_holdfast lets none get one \
+             (cloud-hypervisor: --cpus core_scheduling=off)",
         );
     }
     if tagged.is_empty() {

@@ -21,6 +21,7 @@ mod topology;
 pub use catalogue::{
     DISCOVERY_PROGRAMS, OBSERVER_PROGRAMS, SCHEDULER_PROGRAMS, SPINS_PROGRAMS, reference,
 };
+pub use core_scheduling::{cookies as core_scheduling_cookies, has_core_scheduling};
 pub use enabling::MAX_CGROUPS;
 pub use host::Host;
 pub use kernel::REQUIRED_KFUNCS;
@@ -29,7 +30,7 @@ pub use privileges::foreign_pid_namespace;
 pub use report::{Check, Group, Report, Verdict};
 pub use schedulers::{Scheduler, is_holdfast, loaded as loaded_scheduler};
 pub use text::{columns, fill, steers};
-pub use topology::{MAX_CPUS, MAX_LLCS};
+pub use topology::{MAX_CPUS, MAX_LLCS, smt_is_active};
 
 use catalogue::{CATALOGUE, Made};
 

@@ -30,7 +30,7 @@ fn count(list: &str) -> usize {
 }
 
 /// Does a core have more than one active thread?
-pub(crate) fn smt_is_active(host: &Host) -> bool {
+pub fn smt_is_active(host: &Host) -> bool {
     if let Some(active) = host.read(format!("{CPUS}/smt/active")) {
         return active == "1";
     }

@@ -3,6 +3,8 @@
 
 mod bpf_intf;
 mod bpf_skel;
+mod cookies;
+mod cookies_skel;
 mod kernel_log;
 mod monitor;
 mod opts;
@@ -37,6 +39,7 @@ use scx_utils::{
 };
 
 use crate::bpf_skel::{BpfSkel, BpfSkelBuilder};
+use crate::cookies::NoCookies;
 use crate::kernel_log::KernelLog;
 use crate::opts::Opts;
 use crate::preflight::Refusal;
@@ -62,10 +65,26 @@ const NO_VCPUS: &str =
 const _: () = assert!(MAX_CPUS == bpf_intf::HF_MAX_CPUS as usize);
 const _: () = assert!(MAX_LLCS == bpf_intf::HF_MAX_LLCS as usize);
 
+/// Memory of the BPF objects.
+struct Objects {
+    scheduler: MaybeUninit<OpenObject>,
+    discovery: MaybeUninit<OpenObject>,
+    cookies: MaybeUninit<OpenObject>,
+}
+
+impl Default for Objects {
+    fn default() -> Self {
+        let [scheduler, discovery, cookies] = [const { MaybeUninit::uninit() }; 3];
+        Self { scheduler, discovery, cookies }
+    }
+}
+
 struct Scheduler<'a> {
     skel: BpfSkel<'a>,
     struct_ops: Option<libbpf_rs::Link>,
     discovery: Option<Discovery<'a>>,
+    /// Dropped after `struct_ops`.
+    no_cookies: Option<NoCookies<'a>>,
     vm_names: VmNames,
     stats_server: StatsServer<(), Totals>,
     /// From the moment it was to be enabled.
@@ -74,35 +93,40 @@ struct Scheduler<'a> {
 
 impl<'a> Scheduler<'a> {
     /// Loads it, which takes seconds; none if `shutdown` is set meanwhile.
-    fn init(
-        opts: &Opts,
-        scheduler_object: &'a mut MaybeUninit<OpenObject>,
-        discovery_object: &'a mut MaybeUninit<OpenObject>,
-        shutdown: &AtomicBool,
-    ) -> Result<Option<Self>> {
-        preflight::check(&Host::this(), purpose(opts))?;
+    fn init(opts: &Opts, objects: &'a mut Objects, shutdown: &AtomicBool) -> Result<Option<Self>> {
+        let host = Host::this();
+        preflight::check(&host, purpose(opts))?;
         info!("{SCHEDULER_NAME} {VERSION}");
 
         let discovery = if opts.no_guest_knowledge {
             None
         } else {
             Some(
-                overhear(opts, || Discovery::attach(discovery_object, &opts.btf))
+                overhear(opts, || Discovery::attach(&mut objects.discovery, &opts.btf))
                     .context(NO_VCPUS)?,
             )
         };
         let vcpus = discovery.as_ref().map(Discovery::vcpus);
-        let mut skel = overhear(opts, || load(opts, scheduler_object, vcpus))?;
+        let mut skel = overhear(opts, || load(opts, &mut objects.scheduler, vcpus))?;
         if shutdown.load(Ordering::Relaxed) {
             return Ok(None);
         }
+        let no_cookies = NoCookies::enforce(&host, &mut objects.cookies)?;
         let kernel_log = KernelLog::open();
         let attached = scx_ops_attach!(skel, holdfast_ops);
         let struct_ops = Some(attached.map_err(|error| kernel_log.quote(error))?);
         let stats_server = StatsServer::new(stats::server_data()).launch()?;
 
         let vm_names = VmNames::default();
-        Ok(Some(Self { skel, struct_ops, discovery, vm_names, stats_server, kernel_log }))
+        Ok(Some(Self {
+            skel,
+            struct_ops,
+            discovery,
+            no_cookies,
+            vm_names,
+            stats_server,
+            kernel_log,
+        }))
     }
 
     /// Sum over CPUs of one of the counters of `bpf/intf.h`.
@@ -160,6 +184,9 @@ impl<'a> Scheduler<'a> {
                 self.sleep(waker)?;
                 watchdog.alive();
                 self.follow_vms()?;
+                if let Some(no_cookies) = &mut self.no_cookies {
+                    no_cookies.report();
+                }
                 for _ in 0..requested.swap(0, Ordering::Relaxed) {
                     // A failure costs the client an answer, and not the host its scheduler.
                     let sent = self.totals().and_then(|totals| Ok(answers.send(totals)?));
@@ -356,12 +383,14 @@ fn overhear<T, E: Into<anyhow::Error>>(
 
 /// Checks whether the scheduler could be loaded, and changes nothing.
 fn check(opts: &Opts) -> Result<()> {
-    preflight::check(&Host::this(), purpose(opts))?;
+    let host = Host::this();
+    preflight::check(&host, purpose(opts))?;
     if !opts.no_guest_knowledge {
         overhear(opts, Discovery::try_load).context(NO_VCPUS)?;
     }
-    let mut object = MaybeUninit::uninit();
-    overhear(opts, || load(opts, &mut object, None).map(drop))?;
+    let mut objects = Objects::default();
+    overhear(opts, || load(opts, &mut objects.scheduler, None).map(drop))?;
+    NoCookies::enforce(&host, &mut objects.cookies).map(drop)?;
     writeln!(
         std::io::stdout(),
         "{SCHEDULER_NAME} can run here: every check passes, and the kernel takes its programs"
@@ -530,10 +559,8 @@ fn run(opts: &Opts) -> Result<()> {
     }
 
     while !shutdown.load(Ordering::Relaxed) {
-        let mut scheduler_object = MaybeUninit::uninit();
-        let mut discovery_object = MaybeUninit::uninit();
-        let (scheduler, discovery) = (&mut scheduler_object, &mut discovery_object);
-        let loaded = Scheduler::init(opts, scheduler, discovery, &shutdown);
+        let mut objects = Objects::default();
+        let loaded = Scheduler::init(opts, &mut objects, &shutdown);
         let Some(mut scheduler) = loaded.map_err(preflight::explain)? else { break };
         // The kernel may have accepted a scheduler that it could not enable, and ended it already.
         let is_enabled = !uei_exited!(&scheduler.skel, uei);

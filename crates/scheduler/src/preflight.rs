@@ -5,7 +5,7 @@ use std::error::Error;
 use std::fmt;
 
 use holdfast_bpf::has_errno;
-use holdfast_checks::{Check, Host, Purpose, Verdict, before_loading};
+use holdfast_checks::{Check, Host, Purpose, Verdict, before_loading, core_scheduling_cookies};
 use log::warn;
 
 /// Why nothing was loaded. The host may go on without the scheduler.
@@ -19,6 +19,28 @@ impl fmt::Display for Refusal {
 }
 
 impl Error for Refusal {}
+
+impl Refusal {
+    /// `error`: why `prctl()` cannot be kept from setting core-scheduling cookies.
+    pub(crate) fn to_let_cookies_be_set(error: &anyhow::Error) -> Self {
+        Self(format!(
+            "not loaded: SMT is on, this kernel has core scheduling, and core-scheduling cookies \
+             cannot be refused, with which sched_ext can hang the host: {}. To do: turn SMT off \
+             (echo off > /sys/devices/system/cpu/smt/control), or boot a kernel with \
+             CONFIG_SECURITY and CONFIG_FUNCTION_TRACER.",
+            chain(error)
+        ))
+    }
+}
+
+/// Checks anew that no task has a core-scheduling cookie.
+pub(crate) fn check_cookies(host: &Host) -> Result<(), Refusal> {
+    let check = core_scheduling_cookies(host);
+    match check.verdict {
+        Verdict::Fail => Err(Refusal(format!("not loaded: {}", sentence(&check)))),
+        _ => Ok(()),
+    }
+}
 
 /// Makes the checks that can forbid loading, and logs warnings.
 pub(crate) fn check(host: &Host, purpose: Purpose) -> Result<(), Refusal> {

@@ -3,6 +3,7 @@
 //! time are no slower than one. Tests of exact figures use a host that counts instructions. They
 //! need the output of `make build`, and either the network or packages in the cache, but no root.
 
+mod cookies;
 mod limits;
 mod modes;
 mod scale;
