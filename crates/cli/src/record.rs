@@ -5,16 +5,17 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use holdfast_args::interval;
+use holdfast_args::{interval, time_within};
 use holdfast_observer::Record;
 
 use crate::shown::WantedArgs;
-use crate::{Say, outcome, output_file, print};
+use crate::{Say, outcome, output_file, print, warn};
 
 /// Records when every vCPU loses its CPU, and the sampling clock's findings, to a Parquet file.
 ///
 /// `holdfast replay` shows the recording; DuckDB and Spark read it, too. The file gets its name
-/// when it is complete. Needs the same rights as `holdfast report`.
+/// when it is complete. What a killed process has left, the next `record` in that directory ends
+/// and names. Needs the same rights as `holdfast report`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -41,11 +42,19 @@ pub(crate) struct Args {
     #[arg(value_parser = clap::value_parser!(u32).range(0..=10_000))]
     frequency: u32,
 
+    /// Longest time until what happened is on the disk, 1s to 1h: so much a crash can take.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = sync_time())]
+    sync: Duration,
+
     #[command(flatten)]
     vms: WantedArgs,
 
     #[command(flatten)]
     guests: crate::btf::Args,
+}
+
+fn sync_time() -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
+    time_within(Duration::from_secs(1)..=Duration::from_secs(3600))
 }
 
 pub(crate) fn main(args: &Args, say: Say) -> anyhow::Result<ExitCode> {
@@ -58,10 +67,11 @@ pub(crate) fn main(args: &Args, say: Say) -> anyhow::Result<ExitCode> {
         vms,
         duration: args.duration,
         frequency_hz: args.frequency,
+        sync_every: args.sync,
         quiet: say.quiet,
         btf: args.guests.btf.clone(),
     };
-    match record.run() {
+    match record.run(&warn) {
         Ok(done) => {
             if !say.quiet {
                 print(&format!("{}: {done}\n", args.output.display()))?;

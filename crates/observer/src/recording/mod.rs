@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Recordings: every absence of every vCPU, in a Parquet file that DuckDB and Spark read, too.
 
+mod checkpoint;
+mod encode;
 mod html;
+#[cfg(test)]
+mod kill_tests;
+mod partial;
 mod perfetto;
 mod read;
 mod record;
 mod replay;
 mod schema;
 mod summary;
+mod unfinished;
 mod write;
 
 use std::collections::{HashMap, HashSet};
@@ -167,6 +173,9 @@ impl Recording {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+
+    /// As `--sync` by default.
+    pub(crate) const SYNC: std::time::Duration = std::time::Duration::from_secs(10);
 
     /// A second in which vCPU 0 is preempted as holder for 4 ms, and vCPU 1 spins meanwhile.
     pub(crate) fn recording() -> Recording {

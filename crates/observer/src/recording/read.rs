@@ -12,14 +12,17 @@ use std::sync::{Arc, Once};
 use holdfast_policy::VcpuClass;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
-use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::file::reader::{ChunkReader, FileReader, Length, SerializedFileReader};
 use parquet::record::{Field, Row, RowAccessor};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::Type;
 use rustix::fs::{SeekFrom, seek};
 use serde::Deserialize;
 
+use super::checkpoint::kept;
+use super::partial::is_partial;
 use super::schema::{COLUMNS, KEY, SCHEMA};
+use super::unfinished::Unfinished;
 use super::{About, Event, Note, PIDS, Recording, numbers};
 use crate::error::ObserverError;
 use crate::guest::Guest;
@@ -65,7 +68,18 @@ pub(super) fn read(path: &Path) -> Result<Recording, ObserverError> {
     let len = file.metadata().map_err(failed)?.len();
     let data = len - holes(&file, len).map_err(failed)?;
     // The library of the format panics where some files are broken.
-    let decoded = unpanicked(|| decode(file, len, data));
+    let decoded = unpanicked(|| match is_partial(path) {
+        false => decode(file, len, data),
+        // Up to its last checkpoint.
+        true => match kept(&file, usize::MAX).map_err(|error| error.to_string())? {
+            None => Err("it is not finished, and has no event yet".into()),
+            Some(kept) => {
+                let unfinished = Unfinished::new(file, kept.end, kept.footer);
+                let len = unfinished.len();
+                decode(unfinished, len, data)
+            }
+        },
+    });
     decoded.unwrap_or_else(|| Err(Refusal::Broken("it is broken".into()))).map_err(|refusal| {
         let path = path.to_owned();
         match refusal {
@@ -135,7 +149,7 @@ fn holes(file: &File, len: u64) -> std::io::Result<u64> {
 }
 
 /// `data` of its `len` bytes are no holes.
-fn decode(file: File, len: u64, data: u64) -> Result<Recording, Refusal> {
+fn decode(file: impl ChunkReader + 'static, len: u64, data: u64) -> Result<Recording, Refusal> {
     let reader = SerializedFileReader::new(file).map_err(text)?;
     // The schema first: other versions have other columns.
     let json = metadata(reader.metadata())?;
@@ -319,7 +333,7 @@ fn text(error: ParquetError) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::RecordedVm;
-    use super::super::tests::recording;
+    use super::super::tests::{SYNC, recording};
     use super::super::write::Writer;
     use super::*;
 
@@ -328,7 +342,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.parquet");
         let recording = recording();
-        let mut writer = Writer::create(&path).unwrap();
+        let mut writer = Writer::create(&path, SYNC).unwrap();
         writer.add(&recording.notes, &recording.about);
         assert!(!path.exists(), "it has its name only once it is complete");
         writer.finish(&recording.about).unwrap();
@@ -347,7 +361,7 @@ mod tests {
         let query = include_str!("../../../../packaging/queries/longest-holders.sql");
         let dir = tempfile::tempdir().unwrap();
         let recording = recording();
-        let mut writer = Writer::create(&dir.path().join("holdfast.parquet")).unwrap();
+        let mut writer = Writer::create(&dir.path().join("holdfast.parquet"), SYNC).unwrap();
         writer.add(&recording.notes, &recording.about);
         writer.finish(&recording.about).unwrap();
 
@@ -386,7 +400,7 @@ mod tests {
     fn reread(recording: &Recording) -> Result<Recording, String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.parquet");
-        let mut writer = Writer::create(&path).unwrap();
+        let mut writer = Writer::create(&path, SYNC).unwrap();
         writer.add(&recording.notes, &recording.about);
         writer.finish(&recording.about).unwrap();
         read(&path).map_err(|error| error.to_string())
@@ -442,7 +456,7 @@ mod tests {
         let path = dir.path().join("a.parquet");
         let mut bomb = recording();
         bomb.notes = vec![bomb.notes[0]; 20_000];
-        let mut writer = Writer::create(&path).unwrap();
+        let mut writer = Writer::create(&path, SYNC).unwrap();
         writer.add(&bomb.notes, &bomb.about);
         writer.finish(&bomb.about).unwrap();
         let bytes = std::fs::read(&path).unwrap();
@@ -563,7 +577,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.parquet");
         let good = recording();
-        let mut writer = Writer::create(&path).unwrap();
+        let mut writer = Writer::create(&path, SYNC).unwrap();
         writer.add(&good.notes, &good.about);
         writer.finish(&good.about).unwrap();
         let bytes = std::fs::read(&path).unwrap();

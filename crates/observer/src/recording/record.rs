@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use holdfast_bpf::BtfFiles;
 use holdfast_policy::VcpuClass;
 
+use super::partial::{directory, recover};
 use super::schema::SCHEMA;
 use super::write::Writer;
 use super::{About, Event, Note, RecordedVm, numbers};
@@ -39,6 +40,8 @@ pub struct Record {
     pub duration: Option<Duration>,
     /// Ticks of the sampling clock per second and CPU.
     pub frequency_hz: u32,
+    /// Longest time until an event is on the disk.
+    pub sync_every: Duration,
     /// Do not say what is recorded.
     pub quiet: bool,
     /// BTF of guest kernels, for guests that have none in memory.
@@ -71,12 +74,19 @@ impl fmt::Display for Recorded {
 }
 
 impl Record {
-    /// Records until the time is over or a signal ends it.
-    pub fn run(&self) -> Result<Recorded, ObserverError> {
-        // Signals first: a process that is killed cannot remove its partial file.
+    /// Records until the time is over or a signal ends it. `warn` is told of what does not end it.
+    pub fn run(&self, warn: &dyn Fn(&ObserverError)) -> Result<Recorded, ObserverError> {
+        // Signals first: what a process that is killed has in memory is lost.
         stop::on_signals()?;
+        let mut said = String::new();
+        for recovered in recover(directory(&self.path)) {
+            match recovered {
+                Ok(recovered) => said.push_str(&format!("{recovered}\n")),
+                Err(error) => warn(&error),
+            }
+        }
         // The file before the programs, so that a file that cannot be written is an error at once.
-        let mut writer = Writer::create(&self.path)?;
+        let mut writer = Writer::create(&self.path, self.sync_every.saturating_sub(TAKE_INTERVAL))?;
         let (mut discovery, mut program) = (Storage::default(), Storage::default());
         let options = Options { frequency_hz: self.frequency_hz, kvm_events: false, notes: true };
         let mut observer = Observer::attach(&mut discovery, &mut program, options, &self.btf)?;
@@ -85,9 +95,9 @@ impl Record {
         observer.take_notes()?;
         if !self.quiet {
             let path = self.path.display();
-            let first = format!("Recording what vCPUs lose to {path}. Ctrl-C ends it.\n");
-            // The recording goes to the file even if this line cannot be printed.
-            let _ = show(&mut io::stdout(), &first);
+            said.push_str(&format!("Recording what vCPUs lose to {path}. Ctrl-C ends it.\n"));
+            // The recording goes to the file even if this cannot be printed.
+            let _ = show(&mut io::stdout(), &said);
         }
 
         // The notes' clock stops while the host sleeps; the difference is fixed here, once.
@@ -100,39 +110,69 @@ impl Record {
             frequency_hz: self.frequency_hz,
             ..About::default()
         };
+        let mut taken = Taken::default();
         let until = self.duration.map(|duration| Instant::now() + duration);
-        let mut vms = Numbers::new();
-        let (mut events, mut all, mut unwanted) = (0, 0, 0);
-        let mut held_back: Vec<hf_note> = Vec::new();
-        loop {
+        let outcome = loop {
             let ends = stop::is_asked() || until.is_some_and(|until| Instant::now() >= until);
-            observer.poll(if ends { Duration::ZERO } else { TAKE_INTERVAL })?;
-            let taken = observer.take_notes()?;
-            observer.poll(Duration::ZERO)?;
-            observer.describe_vms(&self.vms, &mut about.vms, &mut vms);
-            all += taken.len() as u64;
-            // If many VMs start at once, a vCPU's notes may arrive before its VM is known.
-            let mut notes = Vec::new();
-            for raw in std::mem::take(&mut held_back).into_iter().chain(taken) {
-                match vms.get(&raw.kvm) {
-                    Some(&Some(vm)) => notes.extend(convert(&raw, vm, to_unix_ns)),
-                    Some(None) => unwanted += 1,
-                    None => held_back.push(raw),
-                }
+            let wait = if ends { Duration::ZERO } else { TAKE_INTERVAL };
+            let raw = match observer.poll(wait).and_then(|()| observer.take_notes()) {
+                Ok(raw) => raw,
+                Err(error) => break Err(error),
+            };
+            // What is known of VMs is as new as the notes.
+            if let Err(error) = observer.poll(Duration::ZERO) {
+                break Err(error);
             }
-            held_back.truncate(MAX_HELD_BACK);
-            events += notes.len() as u64;
+            observer.describe_vms(&self.vms, &mut about.vms, &mut taken.vms);
+            let notes = taken.convert(raw, to_unix_ns);
+            // By the notes' clock: the wall clock may have been set meanwhile.
+            about.end_ns = monotonic_ns() as i64 + to_unix_ns;
+            about.lost_events = observer.lost_events() + taken.lost();
             writer.add(&notes, &about);
             if ends || writer.has_failed() {
-                break;
+                break Ok(());
+            }
+        };
+        // Also if it ends by an error, the events before that are kept.
+        let written = writer.finish(&about);
+        outcome.and(written)?;
+        let (events, lost_events) = (taken.events, about.lost_events);
+        Ok(Recorded { events, lost_events, vms: about.vms.len() })
+    }
+}
+
+/// Notes of the kernel, as rows of the recording.
+#[derive(Default)]
+struct Taken {
+    vms: Numbers,
+    /// Those whose VMs are not known yet.
+    held_back: Vec<hf_note>,
+    /// All of them, those of VMs that are not recorded, and rows.
+    all: u64,
+    unwanted: u64,
+    events: u64,
+}
+
+impl Taken {
+    /// If many VMs start at once, a vCPU's notes may arrive before its VM is known.
+    fn convert(&mut self, taken: Vec<hf_note>, to_unix_ns: i64) -> Vec<Note> {
+        self.all += taken.len() as u64;
+        let mut notes = Vec::new();
+        for raw in std::mem::take(&mut self.held_back).into_iter().chain(taken) {
+            match self.vms.get(&raw.kvm) {
+                Some(&Some(vm)) => notes.extend(convert(&raw, vm, to_unix_ns)),
+                Some(None) => self.unwanted += 1,
+                None => self.held_back.push(raw),
             }
         }
-        // By the notes' clock: the wall clock may have been set meanwhile.
-        about.end_ns = monotonic_ns() as i64 + to_unix_ns;
-        about.lost_events = observer.lost_events() + (all - unwanted - events);
-        let recorded = Recorded { events, lost_events: about.lost_events, vms: about.vms.len() };
-        writer.finish(&about)?;
-        Ok(recorded)
+        self.held_back.truncate(MAX_HELD_BACK);
+        self.events += notes.len() as u64;
+        notes
+    }
+
+    /// Notes that are no rows.
+    fn lost(&self) -> u64 {
+        self.all - self.unwanted - self.events
     }
 }
 

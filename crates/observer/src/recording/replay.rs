@@ -7,7 +7,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::write::{directory, partial_file};
+use super::partial::{directory, partial_file};
 use super::{Recording, html, perfetto, read};
 use crate::error::ObserverError;
 use crate::histogram::time;
@@ -167,7 +167,7 @@ mod tests {
     use std::fs::Permissions;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    use super::super::tests::recording;
+    use super::super::tests::{SYNC, recording};
     use super::super::write::Writer;
     use super::*;
 
@@ -176,7 +176,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let in_dir = |name: &str| dir.path().join(name);
         let recording = recording();
-        let mut writer = Writer::create(&in_dir("a")).unwrap();
+        let mut writer = Writer::create(&in_dir("a"), SYNC).unwrap();
         writer.add(&recording.notes, &recording.about);
         writer.finish(&recording.about).unwrap();
         fs::hard_link(in_dir("a"), in_dir("hard")).unwrap();

@@ -1,42 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Writes recordings.
 
-use std::collections::HashMap;
-use std::fs::{self, File, Permissions};
-use std::io::{self, Seek, SeekFrom, Write};
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use parquet::basic::Compression;
-use parquet::column::writer::ColumnWriter;
-use parquet::data_type::ByteArray;
 use parquet::errors::{ParquetError, Result};
-use parquet::file::metadata::{
-    ColumnChunkMetaData, FileMetaData, KeyValue, ParquetMetaData, ParquetMetaDataWriter,
-    RowGroupMetaData,
-};
-use parquet::file::properties::{EnabledStatistics, WriterProperties};
-use parquet::file::writer::SerializedFileWriter;
-use parquet::schema::parser::parse_message_type;
-use parquet::schema::types::{SchemaDescriptor, Type};
-use rustix::fs::{Mode, OFlags};
+use parquet::file::metadata::RowGroupMetaData;
 use tempfile::NamedTempFile;
 
-use super::schema::{COLUMNS, KEY};
-use super::{About, Note, RecordedVm, numbers};
+use super::checkpoint::{HEAD_LEN, MAGIC, Mark, checkpoint, end_of};
+use super::encode::encode;
+use super::partial::{directory, partial_file, sync_directory};
+use super::{About, Note};
 use crate::error::{BoxedError, ObserverError};
 
 /// Most rows kept in memory: about 5 MB.
-const GROUP: usize = 1 << 16;
+pub(super) const GROUP: usize = 1 << 16;
+
+/// Groups of a file, of at most 32 767, from which on it gets none of fewer rows: for more than
+/// three days at the default of `--sync`, 10 s.
+const MAX_SMALL_GROUPS: usize = 30_000;
 
 /// Fewest rows for which a group is tried when the disk is full.
 const SMALLEST_GROUP: usize = 256;
 
 /// A recording that is being written. A Parquet file cannot be read before it is complete, so until
-/// then the recording is a hidden file of its own in the same directory.
+/// then the recording is a hidden file of its own in the same directory. If the process is killed,
+/// [`recover`](super::partial::recover) completes that.
 pub(super) struct Writer {
     path: PathBuf,
     partial: NamedTempFile,
@@ -47,16 +40,25 @@ pub(super) struct Writer {
     /// Rows that are not in the file yet.
     rows: Vec<Note>,
     added: u64,
+    /// Longest time that a row is not on the disk.
+    sync_every: Duration,
+    synced: Instant,
+    /// The metadata in the last checkpoint that has any.
+    marked: Option<About>,
     failure: Option<ParquetError>,
 }
 
 impl Writer {
     /// Fails if the recording could not get its name at the end, or if there is no room.
-    pub(super) fn create(path: &Path) -> std::result::Result<Self, ObserverError> {
+    pub(super) fn create(
+        path: &Path,
+        sync_every: Duration,
+    ) -> std::result::Result<Self, ObserverError> {
         check_target(path)?;
         let partial = partial_file(directory(path)).and_then(|mut partial| {
             // If the disk is full already, this fails at once.
             partial.write_all(MAGIC)?;
+            sync_directory(directory(path))?;
             Ok(partial)
         });
         let partial = partial.map_err(|error| failed(path, error))?;
@@ -67,18 +69,31 @@ impl Writer {
             ends: vec![MAGIC.len() as u64],
             rows: Vec::new(),
             added: 0,
+            sync_every,
+            synced: Instant::now(),
+            marked: None,
             failure: None,
         })
     }
 
-    /// Adds rows; the file has them at the latest when it is finished. A failed write is reported
-    /// then, too, and the rows in the file are kept.
+    /// Adds rows. Afterwards each row that was added `sync_every` ago is on the disk. A failed
+    /// write is reported at the end, and the rows in the file are kept.
     pub(super) fn add(&mut self, notes: &[Note], about: &About) {
         self.rows.extend_from_slice(notes);
         self.added += notes.len() as u64;
-        if self.rows.len() >= GROUP {
+        let is_due = self.synced.elapsed() >= self.sync_every;
+        if self.rows.len() >= GROUP || (is_due && self.groups.len() < MAX_SMALL_GROUPS) {
             self.flush(about);
         }
+        if is_due && !self.has_failed() {
+            self.failure = self.partial.as_file().sync_data().err().map(ParquetError::from);
+            self.synced = Instant::now();
+        }
+    }
+
+    /// Bytes that it has on the disk.
+    pub(super) fn len(&self) -> u64 {
+        self.ends[self.groups.len()]
     }
 
     /// Has a write failed, so that the recording should end?
@@ -94,16 +109,31 @@ impl Writer {
 
     /// Writes the first rows as a group. If that fails, they are kept in memory.
     fn append(&mut self, rows: usize, about: &About) -> Result<()> {
-        let end = self.ends[self.groups.len()];
-        let (pages, group) = encode(&self.rows[..rows], about, end, self.groups.len())?;
+        let end = self.len();
+        let at = end + HEAD_LEN as u64;
+        let (pages, group) = encode(&self.rows[..rows], about, at, self.groups.len())?;
+        let bytes = checkpoint(&pages, &group, &self.mark(about)?)?;
         let file = self.partial.as_file_mut();
         file.set_len(end)?;
         file.seek(SeekFrom::Start(end))?;
-        file.write_all(&pages)?;
+        file.write_all(&bytes)?;
+        // From here on it has something to recover, however this process ends.
+        self.partial.disable_cleanup(true);
         self.rows.drain(..rows);
         self.groups.push(group);
-        self.ends.push(end + pages.len() as u64);
+        self.ends.push(end + bytes.len() as u64);
+        self.marked = Some(about.clone());
         Ok(())
+    }
+
+    /// What the next checkpoint tells.
+    fn mark(&self, about: &About) -> Result<Mark> {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let (end_ns, lost_events) = (about.end_ns, about.lost_events);
+        let is_new = |marked: &About| *about != About { end_ns, lost_events, ..marked.clone() };
+        let about = self.marked.as_ref().is_none_or(is_new).then(|| serde_json::to_value(about));
+        let about = about.transpose().map_err(|error| ParquetError::External(error.into()))?;
+        Ok(Mark { name, end_ns, lost_events, about })
     }
 
     /// Writes the remaining rows, and gives the file its name. After a failed write the file has as
@@ -123,6 +153,7 @@ impl Writer {
         let events = loop {
             let events: u64 = groups.iter().map(|group| group.num_rows() as u64).sum();
             if let Some(error) = failure.take_if(|_| groups.is_empty()) {
+                partial.disable_cleanup(false);
                 let why = format!("{}; nothing of it is kept", system_error(error));
                 return Err(failed(&path, why));
             }
@@ -147,6 +178,8 @@ impl Writer {
             };
             return Err(failed(&path, format!("{}; {kept}", error.error)));
         }
+        // Its data is on the disk; what may fail is to know when its name is.
+        let _ = sync_directory(directory(&path));
         match failure {
             None => Ok(()),
             Some(error) => {
@@ -154,58 +187,6 @@ impl Writer {
             }
         }
     }
-}
-
-/// Age from which a partial file that is not locked was left by a process that was killed: others
-/// lock theirs as soon as they have made it.
-const ABANDONED: Duration = Duration::from_secs(60);
-
-/// A hidden file for something that gets its name once it is complete. Removes what processes that
-/// were killed have left of theirs.
-pub(super) fn partial_file(dir: &Path) -> io::Result<NamedTempFile> {
-    remove_abandoned(dir, ABANDONED);
-    let partial = tempfile::Builder::new()
-        .prefix(PARTIAL.0)
-        .suffix(PARTIAL.1)
-        // Mode of a new file, reduced by the umask.
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(dir)?;
-    // Where files cannot be locked, none is removed either.
-    let _ = partial.as_file().lock();
-    Ok(partial)
-}
-
-/// Beginning and end of their names.
-const PARTIAL: (&str, &str) = (".holdfast-", ".partial");
-
-/// Removes partial files of this user that are as old as this, and that no process has locked.
-fn remove_abandoned(dir: &Path, age: Duration) {
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        if !(name.starts_with(PARTIAL.0) && name.ends_with(PARTIAL.1)) {
-            continue;
-        }
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let Ok(file) = rustix::fs::open(entry.path(), flags, Mode::empty()).map(File::from) else {
-            continue;
-        };
-        let is_abandoned = file.metadata().is_ok_and(|about| {
-            let old = about.modified().ok().and_then(|at| at.elapsed().ok());
-            about.is_file()
-                && about.uid() == rustix::process::geteuid().as_raw()
-                && old.is_some_and(|old| old >= age)
-        });
-        if is_abandoned && file.try_lock().is_ok() {
-            // It may be gone already.
-            let _ = fs::remove_file(entry.path());
-        }
-    }
-}
-
-/// The file's final path.
-pub(super) fn directory(path: &Path) -> &Path {
-    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// A recording may replace a file only, and not a device.
@@ -236,63 +217,10 @@ fn check_target(path: &Path) -> std::result::Result<(), ObserverError> {
     ))
 }
 
-/// The first bytes of a Parquet file.
-const MAGIC: &[u8] = b"PAR1";
-
-fn columns() -> Result<Arc<Type>> {
-    Ok(Arc::new(parse_message_type(COLUMNS)?))
-}
-
-/// Rows as the group of this number that begins at `at` of the file: its bytes, and where its
-/// columns are. The library's writer cannot write a group again, smaller, if there is no room.
-fn encode(
-    rows: &[Note],
-    about: &About,
-    at: u64,
-    number: usize,
-) -> Result<(Vec<u8>, RowGroupMetaData)> {
-    // No indexes of pages: no reader looks up single rows.
-    let properties = WriterProperties::builder()
-        .set_compression(Compression::SNAPPY)
-        .set_statistics_enabled(EnabledStatistics::Chunk)
-        .set_offset_index_disabled(true)
-        .build();
-    let mut file = SerializedFileWriter::new(Vec::new(), columns()?, Arc::new(properties))?;
-    write_group(&mut file, rows, about)?;
-    file.flush()?;
-    let group = file.flushed_row_groups()[0].clone();
-    let pages = std::mem::take(file.inner_mut()).split_off(MAGIC.len());
-    let moved = at as i64 - MAGIC.len() as i64;
-    let move_column = |column: &ColumnChunkMetaData| {
-        let dictionary = column.dictionary_page_offset();
-        let column = column.clone();
-        let data = column.data_page_offset();
-        column
-            .into_builder()
-            .set_data_page_offset(data + moved)
-            .set_dictionary_page_offset(dictionary.map(|offset| offset + moved))
-            .build()
-    };
-    let columns = group.columns().iter().map(move_column).collect::<Result<Vec<_>>>()?;
-    let number = i16::try_from(number)
-        .map_err(|_| ParquetError::General("it has the most groups that a file can have".into()))?;
-    let group = group.into_builder().set_column_metadata(columns).set_ordinal(number);
-    Ok((pages, group.set_file_offset(at as i64).build()?))
-}
-
 /// Ends the file after these groups. The library's writer cannot leave out a group for which there
 /// was no room.
 fn close(file: &mut File, end: u64, groups: &[RowGroupMetaData], about: &About) -> Result<()> {
-    let json = serde_json::to_string(about).map_err(|e| ParquetError::External(e.into()))?;
-    let schema = SchemaDescriptor::new(columns()?);
-    let about = KeyValue::new(KEY.to_owned(), json);
-    let rows = groups.iter().map(RowGroupMetaData::num_rows).sum();
-    let written_by = concat!("holdfast ", env!("CARGO_PKG_VERSION")).to_owned();
-    let metadata =
-        FileMetaData::new(1, rows, Some(written_by), Some(vec![about]), Arc::new(schema), None);
-    let metadata = ParquetMetaData::new(metadata, groups.to_vec());
-    let mut footer = Vec::new();
-    ParquetMetaDataWriter::new(&mut footer, &metadata).finish()?;
+    let footer = end_of(groups, about)?;
     file.set_len(end)?;
     file.seek(SeekFrom::Start(end))?;
     file.write_all(&footer)?;
@@ -312,97 +240,13 @@ fn system_error(error: ParquetError) -> BoxedError {
     }
 }
 
-fn write_group(
-    file: &mut SerializedFileWriter<Vec<u8>>,
-    rows: &[Note],
-    about: &About,
-) -> Result<()> {
-    let vms: HashMap<u32, &RecordedVm> = numbers(&about.vms).into_iter().zip(&about.vms).collect();
-    let pid = |vm: u32| vms.get(&vm).map_or(vm, |vm| vm.pid);
-    let begin_ns = |vm: u32| vms.get(&vm).and_then(|vm| vm.begin_ns);
-    let name = |vm: u32| vms.get(&vm).map(|vm| vm.label()).unwrap_or_default();
-    let int64 = |f: &dyn Fn(&Note) -> i64| rows.iter().map(f).collect::<Vec<_>>();
-    let int32 = |f: &dyn Fn(&Note) -> u32| rows.iter().map(|n| f(n) as i32).collect::<Vec<_>>();
-    let text = |f: &dyn Fn(&Note) -> String| {
-        rows.iter().map(|note| ByteArray::from(f(note).as_str())).collect::<Vec<_>>()
-    };
-    let bool = |f: fn(&Note) -> Option<bool>| optional(rows.iter().map(f));
-
-    let mut group = file.next_row_group()?;
-    let mut number = 0;
-    while let Some(mut column) = group.next_column()? {
-        match (number, column.untyped()) {
-            (0, ColumnWriter::Int64ColumnWriter(w)) => {
-                w.write_batch(&int64(&|n| n.begin_ns), None, None)
-            }
-            (1, ColumnWriter::Int64ColumnWriter(w)) => {
-                w.write_batch(&int64(&|n| n.end_ns), None, None)
-            }
-            (2, ColumnWriter::ByteArrayColumnWriter(w)) => {
-                w.write_batch(&text(&|n| n.event.name().into()), None, None)
-            }
-            (3, ColumnWriter::ByteArrayColumnWriter(w)) => {
-                w.write_batch(&text(&|_| about.host.clone()), None, None)
-            }
-            (4, ColumnWriter::Int32ColumnWriter(w)) => {
-                w.write_batch(&int32(&|n| pid(n.vm)), None, None)
-            }
-            (5, ColumnWriter::Int64ColumnWriter(w)) => {
-                let (values, levels) = optional(rows.iter().map(|n| begin_ns(n.vm)));
-                w.write_batch(&values, Some(&levels), None)
-            }
-            (6, ColumnWriter::ByteArrayColumnWriter(w)) => {
-                w.write_batch(&text(&|n| name(n.vm)), None, None)
-            }
-            (7, ColumnWriter::Int32ColumnWriter(w)) => {
-                w.write_batch(&int32(&|n| n.tid), None, None)
-            }
-            (8, ColumnWriter::Int32ColumnWriter(w)) => {
-                w.write_batch(&int32(&|n| n.vcpu), None, None)
-            }
-            (9, ColumnWriter::ByteArrayColumnWriter(w)) => {
-                w.write_batch(&text(&|n| n.class.name().into()), None, None)
-            }
-            (10, ColumnWriter::Int32ColumnWriter(w)) => {
-                w.write_batch(&int32(&|n| n.cpu), None, None)
-            }
-            (11, ColumnWriter::Int64ColumnWriter(w)) => {
-                let (values, levels) = optional(rows.iter().map(|n| n.siblings.map(|s| s as i64)));
-                w.write_batch(&values, Some(&levels), None)
-            }
-            (12, ColumnWriter::BoolColumnWriter(w)) => {
-                let (values, levels) = bool(|n| n.holder_off);
-                w.write_batch(&values, Some(&levels), None)
-            }
-            (13, ColumnWriter::BoolColumnWriter(w)) => {
-                let (values, levels) = bool(|n| n.head_off);
-                w.write_batch(&values, Some(&levels), None)
-            }
-            (number, _) => {
-                Err(ParquetError::General(format!("column {number} is of no such type")))
-            }
-        }?;
-        column.close()?;
-        number += 1;
-    }
-    group.close()?;
-    Ok(())
-}
-
-/// The values of an optional column, and a definition level for each row: 0 is null.
-fn optional<T>(column: impl Iterator<Item = Option<T>>) -> (Vec<T>, Vec<i16>) {
-    let rows: Vec<Option<T>> = column.collect();
-    let levels = rows.iter().map(|value| i16::from(value.is_some())).collect();
-    (rows.into_iter().flatten().collect(), levels)
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{MetadataExt, symlink};
     use std::process::Command;
 
     use super::super::read::read;
-    use super::super::tests::recording;
+    use super::super::tests::{SYNC, recording};
     use super::*;
 
     fn message(error: &ObserverError) -> String {
@@ -433,11 +277,11 @@ mod tests {
             (in_dir("old/x"), "Not a directory"),
             (PathBuf::new(), "no name of a file"),
         ] {
-            let error = message(&Writer::create(&path).err().expect("it is refused"));
+            let error = message(&Writer::create(&path, SYNC).err().expect("it is refused"));
             assert!(error.contains(why), "{error}");
         }
         assert_eq!(files(dir.path()), 4, "nothing is left");
-        assert!(Writer::create(&in_dir("old")).is_ok());
+        assert!(Writer::create(&in_dir("old"), SYNC).is_ok());
         assert_eq!(fs::read(in_dir("old")).unwrap(), b"old", "nothing was recorded");
     }
 
@@ -448,8 +292,8 @@ mod tests {
         let mine = dir.path().join("a.parquet.partial");
         fs::write(&mine, "mine").unwrap();
         let recording = recording();
-        let mut first = Writer::create(&path).unwrap();
-        let mut second = Writer::create(&path).unwrap();
+        let mut first = Writer::create(&path, SYNC).unwrap();
+        let mut second = Writer::create(&path, SYNC).unwrap();
         first.add(&recording.notes, &recording.about);
         second.add(&recording.notes[..1], &recording.about);
         first.finish(&recording.about).unwrap();
@@ -469,7 +313,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.parquet");
         let recording = recording();
-        let mut writer = Writer::create(&path).unwrap();
+        let mut writer = Writer::create(&path, SYNC).unwrap();
         writer.add(&recording.notes, &recording.about);
         fs::create_dir(&path).unwrap();
         let error = message(&writer.finish(&recording.about).unwrap_err());
@@ -485,31 +329,12 @@ mod tests {
         let inside = dir.path().join("inside");
         fs::create_dir(&inside).unwrap();
         let recording = recording();
-        let mut writer = Writer::create(&inside.join("a.parquet")).unwrap();
+        let mut writer = Writer::create(&inside.join("a.parquet"), SYNC).unwrap();
         writer.add(&recording.notes, &recording.about);
         fs::remove_dir_all(&inside).unwrap();
         let error = message(&writer.finish(&recording.about).unwrap_err());
         assert!(error.contains("its directory is gone, and the recording with it"), "{error}");
         assert!(!error.contains(".partial"), "{error}");
-    }
-
-    #[test]
-    fn what_killed_processes_have_left_is_removed_and_nothing_else() {
-        let dir = tempfile::tempdir().unwrap();
-        let in_dir = |name: &str| dir.path().join(name);
-        for name in [".holdfast-killed.partial", ".holdfast-notes", "x.partial"] {
-            fs::write(in_dir(name), "x").unwrap();
-        }
-        symlink("x.partial", in_dir(".holdfast-link.partial")).unwrap();
-        fs::create_dir(in_dir(".holdfast-dir.partial")).unwrap();
-        let running = partial_file(dir.path()).unwrap();
-        assert!(in_dir(".holdfast-killed.partial").exists(), "it may be new and not locked yet");
-        remove_abandoned(dir.path(), Duration::ZERO);
-        assert!(!in_dir(".holdfast-killed.partial").exists());
-        assert!(running.path().exists(), "it is locked");
-        assert_eq!(files(dir.path()), 5);
-        drop(running);
-        assert_eq!(files(dir.path()), 4);
     }
 
     const FULL: &str = "HOLDFAST_TEST_FULL_DISK";
@@ -538,7 +363,7 @@ mod tests {
             assert_eq!(files(dir.path()), 0);
             return;
         };
-        let finished = Writer::create(&path).and_then(|mut writer| {
+        let finished = Writer::create(&path, SYNC).and_then(|mut writer| {
             writer.add(&recording.notes, &recording.about);
             writer.finish(&recording.about)
         });
@@ -560,7 +385,7 @@ mod tests {
 
     /// Records until the disk is full.
     fn fill_the_disk(path: &Path) {
-        let mut writer = Writer::create(path).unwrap();
+        let mut writer = Writer::create(path, SYNC).unwrap();
         let recording = recording();
         let mut full = None;
         for group in 0..100 {
