@@ -11,9 +11,9 @@ use crate::{Check, Host};
 /// Processes listed in a message; it counts the rest.
 const NAMED: usize = 3;
 
-/// Whether a task could get a core-scheduling cookie: SMT is on, and the kernel knows cookies.
+/// Whether a task could get a core-scheduling cookie on a host with SMT: the kernel knows cookies.
 pub fn has_core_scheduling(host: &Host) -> bool {
-    smt_is_active(host) && !host.cookie(std::process::id()).is_err_and(|error| is_unknown(&error))
+    !host.cookie(std::process::id()).is_err_and(|error| is_unknown(&error))
 }
 
 /// The kernel lacks CONFIG_SCHED_CORE, or no core has SMT siblings.

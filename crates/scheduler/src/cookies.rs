@@ -20,29 +20,26 @@ pub(crate) struct NoCookies<'a> {
 }
 
 impl<'a> NoCookies<'a> {
-    /// None on a host without SMT, and where the kernel has no core scheduling. After it, no task
-    /// has a cookie, and none gets one.
+    /// After it no task has a cookie, and none gets one. None on a host without SMT, and where it
+    /// cannot be had on a kernel without core scheduling.
     pub(crate) fn enforce(
         host: &Host,
         object: &'a mut MaybeUninit<OpenObject>,
     ) -> Result<Option<Self>> {
-        if !smt_is_active(host) {
-            return Ok(None);
-        }
-        match attach(object) {
-            Ok(skel) => {
-                // A task may have got one since the first check.
-                check_cookies(host)?;
-                Ok(Some(Self { skel, reported: 0 }))
-            }
-            Err(error) if has_core_scheduling(host) => {
-                Err(Refusal::to_let_cookies_be_set(&error).into())
-            }
-            Err(error) => {
-                debug!("cannot refuse core-scheduling cookies, nor need to: {error:#}");
-                Ok(None)
-            }
-        }
+        let attached = where_needed(host, || {
+            let mut skel = load(object)?;
+            skel.attach().context("cannot attach to security_task_prctl()")?;
+            Ok(skel)
+        })?;
+        let Some(skel) = attached else { return Ok(None) };
+        // A task may have got one since the first check.
+        check_cookies(host)?;
+        Ok(Some(Self { skel, reported: 0 }))
+    }
+
+    /// Whether it could be enforced, as far as that is known without doing so.
+    pub(crate) fn try_load(host: &Host) -> Result<()> {
+        where_needed(host, || load(&mut MaybeUninit::uninit()).map(drop)).map(drop)
     }
 
     /// Logs refusals since the last call.
@@ -67,9 +64,24 @@ impl<'a> NoCookies<'a> {
     }
 }
 
-fn attach(object: &mut MaybeUninit<OpenObject>) -> Result<CookiesSkel<'_>> {
+/// Does it on a host with SMT. On a kernel without core scheduling it need not succeed.
+fn where_needed<T>(host: &Host, work: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
+    if !smt_is_active(host) {
+        return Ok(None);
+    }
+    match work() {
+        Ok(done) => Ok(Some(done)),
+        Err(error) if has_core_scheduling(host) => {
+            Err(Refusal::to_let_cookies_be_set(&error).into())
+        }
+        Err(error) => {
+            debug!("cannot refuse core-scheduling cookies, nor need to: {error:#}");
+            Ok(None)
+        }
+    }
+}
+
+fn load(object: &mut MaybeUninit<OpenObject>) -> Result<CookiesSkel<'_>> {
     let skel = CookiesSkelBuilder::default().open(object)?;
-    let mut skel = skel.load().context("the kernel refuses a program for security_task_prctl()")?;
-    skel.attach().context("cannot attach to security_task_prctl()")?;
-    Ok(skel)
+    skel.load().context("the kernel refuses a program for security_task_prctl()")
 }

@@ -388,9 +388,9 @@ fn check(opts: &Opts) -> Result<()> {
     if !opts.no_guest_knowledge {
         overhear(opts, Discovery::try_load).context(NO_VCPUS)?;
     }
-    let mut objects = Objects::default();
-    overhear(opts, || load(opts, &mut objects.scheduler, None).map(drop))?;
-    NoCookies::enforce(&host, &mut objects.cookies).map(drop)?;
+    let mut object = MaybeUninit::uninit();
+    overhear(opts, || load(opts, &mut object, None).map(drop))?;
+    NoCookies::try_load(&host)?;
     writeln!(
         std::io::stdout(),
         "{SCHEDULER_NAME} can run here: every check passes, and the kernel takes its programs"

@@ -16,9 +16,10 @@ char _license[] SEC("license") = "GPL";
 #define PR_SCHED_CORE_GET 0
 
 /* include/uapi/asm-generic/errno-base.h. PR_SCHED_CORE itself never fails with it. */
-#define EBUSY	 16
+#define EBUSY 16
 
-#define COMM_LEN 16 /* TASK_COMM_LEN */
+/* TASK_COMM_LEN */
+#define COMM_LEN 16
 
 struct refused {
 	u64 nr;
