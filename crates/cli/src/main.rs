@@ -18,7 +18,6 @@ mod status;
 mod top;
 mod vms;
 
-use std::error::Error;
 use std::fmt::Display;
 use std::io::Write;
 use std::path::PathBuf;
@@ -167,16 +166,6 @@ fn complain(what: impl Display) {
     let text = with_args_escaped(&format!("holdfast: {what}"));
     let line = error_line(harmless(&text));
     let _ = std::io::stderr().write_all(line.as_bytes());
-}
-
-/// Prints what is wrong and ends nothing.
-fn warn(error: &ObserverError) {
-    let (mut said, mut source) = (error.to_string(), error.source());
-    while let Some(error) = source {
-        said.push_str(&format!(": {error}"));
-        source = error.source();
-    }
-    complain(said);
 }
 
 /// Makes text safe to show: names from files, guests and other users cannot steer the terminal.

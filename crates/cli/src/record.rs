@@ -9,7 +9,7 @@ use holdfast_args::{interval, time_within};
 use holdfast_observer::Record;
 
 use crate::shown::WantedArgs;
-use crate::{Say, outcome, output_file, print, warn};
+use crate::{Say, complain, outcome, output_file, print};
 
 /// Records when every vCPU loses its CPU, and the sampling clock's findings, to a Parquet file.
 ///
@@ -71,7 +71,7 @@ pub(crate) fn main(args: &Args, say: Say) -> anyhow::Result<ExitCode> {
         quiet: say.quiet,
         btf: args.guests.btf.clone(),
     };
-    match record.run(&warn) {
+    match record.run(&|error| complain(format_args!("{:#}", anyhow::Error::from(error)))) {
         Ok(done) => {
             if !say.quiet {
                 print(&format!("{}: {done}\n", args.output.display()))?;

@@ -350,10 +350,7 @@ fn cells(label: &str, c: &Counters, readable: bool, seconds: f64) -> [String; CO
     let known = |text: String| if readable && c.tells_classes() { text } else { "-".into() };
     let percent = |ns: u64| format!("{:.0}", ns as f64 / seconds / 1e7);
     let timed = |of: fn(Times) -> u64| c.times.map_or("-".into(), |times| percent(of(times)));
-    let share = |of: fn(&Cost) -> Option<f64>| {
-        let cost = c.cost().and_then(|cost| Some(cost.percent(of(&cost)?)));
-        cost.unwrap_or("-".into())
-    };
+    let share = |of| c.share(of).unwrap_or("-".into());
     let holders = c.offcpu_hist[VcpuClass::Holder];
     [
         shorten(label),

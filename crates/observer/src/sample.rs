@@ -294,6 +294,12 @@ impl Counters {
             samples: known,
         })
     }
+
+    /// Part of that cost, as text. None if it was not measured.
+    pub(crate) fn share(&self, of: fn(&Cost) -> Option<f64>) -> Option<String> {
+        let cost = self.cost()?;
+        Some(cost.percent(of(&cost)?))
+    }
 }
 
 /// Shares of the CPU time that a VM used, from 0 to 1.

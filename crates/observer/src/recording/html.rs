@@ -112,10 +112,7 @@ fn table(vms: &[VmSample], seconds: f64) -> String {
         let total = vm.total();
         let rate = |n: u64| format!("{:.1}", n as f64 / seconds);
         let percent = |ns: u64| format!("{:.0}", ns as f64 / seconds / 1e7);
-        let share = |of: fn(&Cost) -> Option<f64>| {
-            let cost = total.cost().and_then(|cost| Some(cost.percent(of(&cost)?)));
-            cost.unwrap_or("-".into())
-        };
+        let share = |of| total.share(of).unwrap_or("-".into());
         let is_known = vm.is_readable() && total.tells_classes();
         let known = |text: String| if is_known { text } else { "-".into() };
         let of_holders = |text| total.of_holders(known(text)).unwrap_or("-".into());

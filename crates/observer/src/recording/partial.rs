@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::fs::{self, File, Permissions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -117,8 +117,6 @@ fn complete(path: &Path, file: &File, kept: &Kept) -> Result<Recovered, (PathBuf
     let completed = || {
         file.set_len(kept.end)?;
         file.write_all_at(&kept.footer, kept.end)?;
-        let mut file = file;
-        file.flush()?;
         file.sync_all()?;
         let name = free_name(directory(path), &kept.name);
         fs::rename(path, &name)?;

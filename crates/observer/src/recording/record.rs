@@ -75,14 +75,14 @@ impl fmt::Display for Recorded {
 
 impl Record {
     /// Records until the time is over or a signal ends it. `warn` is told of what does not end it.
-    pub fn run(&self, warn: &dyn Fn(&ObserverError)) -> Result<Recorded, ObserverError> {
+    pub fn run(&self, warn: &dyn Fn(ObserverError)) -> Result<Recorded, ObserverError> {
         // Signals first: what a process that is killed has in memory is lost.
         stop::on_signals()?;
         let mut said = String::new();
         for recovered in recover(directory(&self.path)) {
             match recovered {
                 Ok(recovered) => said.push_str(&format!("{recovered}\n")),
-                Err(error) => warn(&error),
+                Err(error) => warn(error),
             }
         }
         // The file before the programs, so that a file that cannot be written is an error at once.
