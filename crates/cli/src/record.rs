@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use holdfast_args::{interval, time_within};
-use holdfast_observer::Record;
+use holdfast_observer::{Record, Target};
 
 use crate::shown::WantedArgs;
 use crate::{Say, complain, outcome, output_file, print};
@@ -19,19 +19,15 @@ use crate::{Say, complain, outcome, output_file, print};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
+  holdfast record 1m                       # to holdfast-HOST-TIME.parquet
   holdfast record 1m -o monday.parquet
   holdfast record 1m --vm web1 --vm web2
   holdfast replay monday.parquet")]
 pub(crate) struct Args {
-    /// File to write.
-    #[arg(
-        long,
-        short,
-        value_name = "FILE",
-        default_value = "holdfast.parquet",
-        value_parser = output_file
-    )]
-    output: PathBuf,
+    /// File to write, in place of one of this name. By default a new one, which is called after the
+    /// host and the time: holdfast-HOST-20261129T031608Z.parquet.
+    #[arg(long, short, value_name = "FILE", value_parser = output_file)]
+    output: Option<PathBuf>,
 
     /// How long to record, 10ms to 1day; bare numbers are seconds. By default until Ctrl-C.
     #[arg(value_parser = interval)]
@@ -63,7 +59,7 @@ pub(crate) fn main(args: &Args, say: Say) -> anyhow::Result<ExitCode> {
         Err(error) => return outcome(Err(error)),
     };
     let record = Record {
-        path: args.output.clone(),
+        target: args.output.clone().map_or(Target::NewFile, Target::File),
         vms,
         duration: args.duration,
         frequency_hz: args.frequency,
@@ -74,7 +70,7 @@ pub(crate) fn main(args: &Args, say: Say) -> anyhow::Result<ExitCode> {
     match record.run(&|error| complain(format_args!("{:#}", anyhow::Error::from(error)))) {
         Ok(done) => {
             if !say.quiet {
-                print(&format!("{}: {done}\n", args.output.display()))?;
+                print(&format!("{done}\n"))?;
             }
             Ok(ExitCode::SUCCESS)
         }

@@ -13,8 +13,7 @@ use rand_chacha::rand_core::SeedableRng;
 
 use super::partial::recover;
 use super::read::read;
-use super::tests::recording;
-use super::write::Writer;
+use super::tests::{recording, writer};
 use super::{About, Note};
 
 const RECORDER: &str = "HOLDFAST_TEST_RECORDER";
@@ -30,7 +29,7 @@ fn note(number: u64) -> Note {
 /// Records until it is killed, and prints after each step when that was, and how many events it has
 /// been given.
 fn record(path: &Path) {
-    let mut writer = Writer::create(path, SYNC).unwrap();
+    let mut writer = writer(path, SYNC);
     let mut about = recording().about;
     let (start, mut given) = (Instant::now(), 0);
     let mut random = ChaCha8Rng::seed_from_u64(7);
@@ -118,7 +117,7 @@ fn sigkill_loses_nothing_but_the_last_moment() {
 fn a_torn_file_has_all_that_was_before_the_tear() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.parquet");
-    let mut writer = Writer::create(&path, Duration::ZERO).unwrap();
+    let mut writer = writer(&path, Duration::ZERO);
     let about = About { lost_events: 3, ..recording().about };
     let ends: Vec<u64> = (0..4)
         .map(|group| {

@@ -13,6 +13,7 @@ mod record;
 mod replay;
 mod schema;
 mod summary;
+mod target;
 mod unfinished;
 mod write;
 
@@ -28,6 +29,7 @@ use crate::select::Selection;
 
 pub use record::{Record, Recorded};
 pub use replay::Replay;
+pub use target::Target;
 
 /// An event of a vCPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -176,6 +178,11 @@ pub(crate) mod tests {
 
     /// As `--sync` by default.
     pub(crate) const SYNC: std::time::Duration = std::time::Duration::from_secs(10);
+
+    /// A writer of a file, which it replaces.
+    pub(super) fn writer(path: &std::path::Path, sync: std::time::Duration) -> write::Writer {
+        write::Writer::create(target::Name::Given(path.to_owned()), sync).unwrap()
+    }
 
     /// A second in which vCPU 0 is preempted as holder for 4 ms, and vCPU 1 spins meanwhile.
     pub(crate) fn recording() -> Recording {

@@ -333,8 +333,7 @@ fn text(error: ParquetError) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::RecordedVm;
-    use super::super::tests::{SYNC, recording};
-    use super::super::write::Writer;
+    use super::super::tests::{SYNC, recording, writer};
     use super::*;
 
     #[test]
@@ -342,7 +341,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.parquet");
         let recording = recording();
-        let mut writer = Writer::create(&path, SYNC).unwrap();
+        let mut writer = writer(&path, SYNC);
         writer.add(&recording.notes, &recording.about);
         assert!(!path.exists(), "it has its name only once it is complete");
         writer.finish(&recording.about).unwrap();
@@ -361,7 +360,7 @@ mod tests {
         let query = include_str!("../../../../packaging/queries/longest-holders.sql");
         let dir = tempfile::tempdir().unwrap();
         let recording = recording();
-        let mut writer = Writer::create(&dir.path().join("holdfast.parquet"), SYNC).unwrap();
+        let mut writer = writer(&dir.path().join("holdfast.parquet"), SYNC);
         writer.add(&recording.notes, &recording.about);
         writer.finish(&recording.about).unwrap();
 
@@ -400,7 +399,7 @@ mod tests {
     fn reread(recording: &Recording) -> Result<Recording, String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.parquet");
-        let mut writer = Writer::create(&path, SYNC).unwrap();
+        let mut writer = writer(&path, SYNC);
         writer.add(&recording.notes, &recording.about);
         writer.finish(&recording.about).unwrap();
         read(&path).map_err(|error| error.to_string())
@@ -456,7 +455,7 @@ mod tests {
         let path = dir.path().join("a.parquet");
         let mut bomb = recording();
         bomb.notes = vec![bomb.notes[0]; 20_000];
-        let mut writer = Writer::create(&path, SYNC).unwrap();
+        let mut writer = writer(&path, SYNC);
         writer.add(&bomb.notes, &bomb.about);
         writer.finish(&bomb.about).unwrap();
         let bytes = std::fs::read(&path).unwrap();
@@ -577,7 +576,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.parquet");
         let good = recording();
-        let mut writer = Writer::create(&path, SYNC).unwrap();
+        let mut writer = writer(&path, SYNC);
         writer.add(&good.notes, &good.about);
         writer.finish(&good.about).unwrap();
         let bytes = std::fs::read(&path).unwrap();

@@ -12,6 +12,7 @@ use holdfast_policy::VcpuClass;
 
 use super::partial::{directory, recover};
 use super::schema::SCHEMA;
+use super::target::Target;
 use super::write::Writer;
 use super::{About, Event, Note, RecordedVm, numbers};
 use crate::error::ObserverError;
@@ -32,8 +33,8 @@ const MAX_HELD_BACK: usize = 100_000;
 /// Options of a recording.
 #[derive(Debug, Clone)]
 pub struct Record {
-    /// File to write.
-    pub path: PathBuf,
+    /// Where it goes.
+    pub target: Target,
     /// The VMs that are recorded.
     pub vms: Wanted,
     /// Duration; until interrupted if None.
@@ -49,8 +50,10 @@ pub struct Record {
 }
 
 /// Summary of a finished recording.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recorded {
+    /// The file.
+    pub path: PathBuf,
     /// Rows in the file.
     pub events: u64,
     /// Notes that were lost for want of room.
@@ -61,6 +64,7 @@ pub struct Recorded {
 
 impl fmt::Display for Recorded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.path.display())?;
         write!(f, "{} of {}", count(self.events, "event"), count(self.vms as u64, "VM"))?;
         match self.lost_events {
             0 => Ok(()),
@@ -79,14 +83,16 @@ impl Record {
         // Signals first: what a process that is killed has in memory is lost.
         stop::on_signals()?;
         let mut said = String::new();
-        for recovered in recover(directory(&self.path)) {
+        let name = self.target.name();
+        for recovered in recover(directory(name.path())) {
             match recovered {
                 Ok(recovered) => said.push_str(&format!("{recovered}\n")),
                 Err(error) => warn(error),
             }
         }
         // The file before the programs, so that a file that cannot be written is an error at once.
-        let mut writer = Writer::create(&self.path, self.sync_every.saturating_sub(TAKE_INTERVAL))?;
+        let mut writer =
+            Writer::create(name.clone(), self.sync_every.saturating_sub(TAKE_INTERVAL))?;
         let (mut discovery, mut program) = (Storage::default(), Storage::default());
         let options = Options { frequency_hz: self.frequency_hz, kvm_events: false, notes: true };
         let mut observer = Observer::attach(&mut discovery, &mut program, options, &self.btf)?;
@@ -94,7 +100,7 @@ impl Record {
         observer.settle()?;
         observer.take_notes()?;
         if !self.quiet {
-            let path = self.path.display();
+            let path = name.path().display();
             said.push_str(&format!("Recording what vCPUs lose to {path}. Ctrl-C ends it.\n"));
             // The recording goes to the file even if this cannot be printed.
             let _ = show(&mut io::stdout(), &said);
@@ -135,9 +141,9 @@ impl Record {
         };
         // Also if it ends by an error, the events before that are kept.
         let written = writer.finish(&about);
-        outcome.and(written)?;
+        let path = outcome.and(written)?;
         let (events, lost_events) = (taken.events, about.lost_events);
-        Ok(Recorded { events, lost_events, vms: about.vms.len() })
+        Ok(Recorded { path, events, lost_events, vms: about.vms.len() })
     }
 }
 

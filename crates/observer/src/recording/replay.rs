@@ -167,8 +167,7 @@ mod tests {
     use std::fs::Permissions;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    use super::super::tests::{SYNC, recording};
-    use super::super::write::Writer;
+    use super::super::tests::{SYNC, recording, writer};
     use super::*;
 
     #[test]
@@ -176,7 +175,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let in_dir = |name: &str| dir.path().join(name);
         let recording = recording();
-        let mut writer = Writer::create(&in_dir("a"), SYNC).unwrap();
+        let mut writer = writer(&in_dir("a"), SYNC);
         writer.add(&recording.notes, &recording.about);
         writer.finish(&recording.about).unwrap();
         fs::hard_link(in_dir("a"), in_dir("hard")).unwrap();

@@ -2,18 +2,19 @@
 //! Writes recordings.
 
 use std::fs::{self, File};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::RowGroupMetaData;
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, PersistError};
 
 use super::checkpoint::{HEAD_LEN, MAGIC, Mark, checkpoint, end_of};
 use super::encode::encode;
 use super::partial::{directory, partial_file, sync_directory};
+use super::target::{Name, free};
 use super::{About, Note};
 use crate::error::{BoxedError, ObserverError};
 
@@ -31,7 +32,7 @@ const SMALLEST_GROUP: usize = 256;
 /// then the recording is a hidden file of its own in the same directory. If the process is killed,
 /// [`recover`](super::partial::recover) completes that.
 pub(super) struct Writer {
-    path: PathBuf,
+    name: Name,
     partial: NamedTempFile,
     /// The groups in the file.
     groups: Vec<RowGroupMetaData>,
@@ -51,9 +52,10 @@ pub(super) struct Writer {
 impl Writer {
     /// Fails if the recording could not get its name at the end, or if there is no room.
     pub(super) fn create(
-        path: &Path,
+        name: Name,
         sync_every: Duration,
     ) -> std::result::Result<Self, ObserverError> {
+        let path = name.path();
         check_target(path)?;
         let partial = partial_file(directory(path)).and_then(|mut partial| {
             // If the disk is full already, this fails at once.
@@ -63,7 +65,7 @@ impl Writer {
         });
         let partial = partial.map_err(|error| failed(path, error))?;
         Ok(Self {
-            path: path.to_owned(),
+            name,
             partial,
             groups: Vec::new(),
             ends: vec![MAGIC.len() as u64],
@@ -128,7 +130,7 @@ impl Writer {
 
     /// What the next checkpoint tells.
     fn mark(&self, about: &About) -> Result<Mark> {
-        let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = self.name.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         let (end_ns, lost_events) = (about.end_ns, about.lost_events);
         let is_new = |marked: &About| *about != About { end_ns, lost_events, ..marked.clone() };
         let about = self.marked.as_ref().is_none_or(is_new).then(|| serde_json::to_value(about));
@@ -137,8 +139,8 @@ impl Writer {
     }
 
     /// Writes the remaining rows, and gives the file its name. After a failed write the file has as
-    /// many events as there is room for, and the error says how many.
-    pub(super) fn finish(mut self, about: &About) -> std::result::Result<(), ObserverError> {
+    /// many events as there is room for, and the error says how many. Returns its path.
+    pub(super) fn finish(mut self, about: &About) -> std::result::Result<PathBuf, ObserverError> {
         self.flush(about);
         if self.has_failed() {
             // Smaller groups may fit.
@@ -149,13 +151,13 @@ impl Writer {
                 }
             }
         }
-        let Self { path, mut partial, mut groups, ends, added, mut failure, .. } = self;
+        let Self { name, mut partial, mut groups, ends, added, mut failure, .. } = self;
         let events = loop {
             let events: u64 = groups.iter().map(|group| group.num_rows() as u64).sum();
             if let Some(error) = failure.take_if(|_| groups.is_empty()) {
                 partial.disable_cleanup(false);
                 let why = format!("{}; nothing of it is kept", system_error(error));
-                return Err(failed(&path, why));
+                return Err(failed(name.path(), why));
             }
             let lost_events = about.lost_events + (added - events);
             let about = About { lost_events, ..about.clone() };
@@ -168,7 +170,8 @@ impl Writer {
                 }
             }
         };
-        if let Err(error) = partial.persist(&path) {
+        let (path, persisted) = persist(partial, name);
+        if let Err(error) = persisted {
             let at = error.file.path().to_owned();
             // Keeping the file may fail, too, but nothing can be done about that.
             let _ = error.file.keep();
@@ -181,10 +184,33 @@ impl Writer {
         // Its data is on the disk; what may fail is to know when its name is.
         let _ = sync_directory(directory(&path));
         match failure {
-            None => Ok(()),
+            None => Ok(path),
             Some(error) => {
                 Err(ObserverError::CutShort { path, events, source: system_error(error) })
             }
+        }
+    }
+}
+
+/// Gives the file its name, and returns the path with it.
+fn persist(
+    mut partial: NamedTempFile,
+    name: Name,
+) -> (PathBuf, std::result::Result<File, PersistError>) {
+    let path = match name {
+        Name::Given(path) => {
+            let persisted = partial.persist(&path);
+            return (path, persisted);
+        }
+        Name::New(path) => path,
+    };
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    loop {
+        let path = free(|end| path.with_file_name(format!("{stem}{end}.parquet")));
+        match partial.persist_noclobber(&path) {
+            // Another recorder has taken the name since.
+            Err(error) if error.error.kind() == ErrorKind::AlreadyExists => partial = error.file,
+            persisted => return (path, persisted),
         }
     }
 }
@@ -193,7 +219,7 @@ impl Writer {
 fn check_target(path: &Path) -> std::result::Result<(), ObserverError> {
     let kind = match fs::symlink_metadata(path) {
         Ok(target) => target.file_type(),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
             return match path.file_name() {
                 Some(_) if !path.as_os_str().as_bytes().ends_with(b"/") => match directory(path) {
                     there if there.is_dir() => Ok(()),
@@ -249,6 +275,10 @@ mod tests {
     use super::super::tests::{SYNC, recording};
     use super::*;
 
+    fn create(path: &Path) -> std::result::Result<Writer, ObserverError> {
+        Writer::create(Name::Given(path.to_owned()), SYNC)
+    }
+
     fn message(error: &ObserverError) -> String {
         let source = std::error::Error::source(error).map_or(String::new(), ToString::to_string);
         format!("{error}: {source}")
@@ -277,11 +307,11 @@ mod tests {
             (in_dir("old/x"), "Not a directory"),
             (PathBuf::new(), "no name of a file"),
         ] {
-            let error = message(&Writer::create(&path, SYNC).err().expect("it is refused"));
+            let error = message(&create(&path).err().expect("it is refused"));
             assert!(error.contains(why), "{error}");
         }
         assert_eq!(files(dir.path()), 4, "nothing is left");
-        assert!(Writer::create(&in_dir("old"), SYNC).is_ok());
+        assert!(create(&in_dir("old")).is_ok());
         assert_eq!(fs::read(in_dir("old")).unwrap(), b"old", "nothing was recorded");
     }
 
@@ -292,8 +322,8 @@ mod tests {
         let mine = dir.path().join("a.parquet.partial");
         fs::write(&mine, "mine").unwrap();
         let recording = recording();
-        let mut first = Writer::create(&path, SYNC).unwrap();
-        let mut second = Writer::create(&path, SYNC).unwrap();
+        let mut first = create(&path).unwrap();
+        let mut second = create(&path).unwrap();
         first.add(&recording.notes, &recording.about);
         second.add(&recording.notes[..1], &recording.about);
         first.finish(&recording.about).unwrap();
@@ -309,11 +339,30 @@ mod tests {
     }
 
     #[test]
+    fn a_new_file_takes_no_name_of_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("web1-20261129T031608Z.parquet");
+        let recording = recording();
+        let create = || Writer::create(Name::New(path.clone()), SYNC).unwrap();
+        let named: Vec<_> = [create(), create(), create()]
+            .into_iter()
+            .map(|mut writer| {
+                writer.add(&recording.notes, &recording.about);
+                let path = writer.finish(&recording.about).unwrap();
+                assert_eq!(read(&path).unwrap(), recording);
+                path.file_name().unwrap().to_str().unwrap().to_owned()
+            })
+            .collect();
+        let names = ["", "-2", "-3"].map(|end| format!("web1-20261129T031608Z{end}.parquet"));
+        assert_eq!(named, names);
+    }
+
+    #[test]
     fn a_recording_that_cannot_get_its_name_is_kept_under_another() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.parquet");
         let recording = recording();
-        let mut writer = Writer::create(&path, SYNC).unwrap();
+        let mut writer = create(&path).unwrap();
         writer.add(&recording.notes, &recording.about);
         fs::create_dir(&path).unwrap();
         let error = message(&writer.finish(&recording.about).unwrap_err());
@@ -329,7 +378,7 @@ mod tests {
         let inside = dir.path().join("inside");
         fs::create_dir(&inside).unwrap();
         let recording = recording();
-        let mut writer = Writer::create(&inside.join("a.parquet"), SYNC).unwrap();
+        let mut writer = create(&inside.join("a.parquet")).unwrap();
         writer.add(&recording.notes, &recording.about);
         fs::remove_dir_all(&inside).unwrap();
         let error = message(&writer.finish(&recording.about).unwrap_err());
@@ -363,7 +412,7 @@ mod tests {
             assert_eq!(files(dir.path()), 0);
             return;
         };
-        let finished = Writer::create(&path, SYNC).and_then(|mut writer| {
+        let finished = create(&path).and_then(|mut writer| {
             writer.add(&recording.notes, &recording.about);
             writer.finish(&recording.about)
         });
@@ -385,7 +434,7 @@ mod tests {
 
     /// Records until the disk is full.
     fn fill_the_disk(path: &Path) {
-        let mut writer = Writer::create(path, SYNC).unwrap();
+        let mut writer = create(path).unwrap();
         let recording = recording();
         let mut full = None;
         for group in 0..100 {
