@@ -33,7 +33,7 @@ C_SOURCES = $(shell git ls-files '*.c' '*.h')
 
 PREFIX  := /usr/local
 DESTDIR :=
-UNITS   := holdfast-export.service scx_holdfast.service
+UNITS   := holdfast-export.service holdfast-record.service scx_holdfast.service
 SHARED  := $(DESTDIR)$(PREFIX)/share/holdfast
 LAB     := $(DESTDIR)$(PREFIX)/lib/holdfast
 UNITDIR := $(DESTDIR)$(PREFIX)/lib/systemd/system

@@ -33,6 +33,7 @@ condition() {
 }
 condition scx_holdfast.service PathExists=/sys/kernel/sched_ext
 condition holdfast-export.service PathExists=/sys/module/kvm
+condition holdfast-record.service PathExists=/sys/module/kvm
 for unit in "$units"/*.service; do
 	condition "$(basename "$unit")" 'Virtualization=!container'
 	program=$(sed -n 's/^ExecStart=\([^ ]*\).*/\1/p' "$unit")

@@ -2,6 +2,7 @@
 //! What the command lines of `holdfast` and `scx_holdfast` have in common: exit codes, the version,
 //! times, and suggestions for misspelt names.
 
+mod bounds;
 mod similar;
 mod time;
 
@@ -15,6 +16,7 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue};
 use holdfast_checks::steers;
 
+pub use bounds::{Bounds, bounds};
 pub use similar::{did_you_mean, similar};
 pub use time::{interval, time_within};
 

@@ -5,29 +5,44 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use holdfast_args::{interval, time_within};
-use holdfast_observer::{Record, Target};
+use anyhow::anyhow;
+use holdfast_args::{bounds, interval, time_within};
+use holdfast_observer::{Bounds, Record, Target};
 
 use crate::shown::WantedArgs;
-use crate::{Say, complain, outcome, output_file, print};
+use crate::{Say, complain, outcome, output_file, print, wrong_usage};
 
-/// Records when every vCPU loses its CPU, and the sampling clock's findings, to a Parquet file.
+/// Records when every vCPU loses its CPU, and the sampling clock's findings, to Parquet files.
 ///
-/// `holdfast replay` shows the recording; DuckDB and Spark read it, too. The file gets its name
-/// when it is complete. What a killed process has left, the next `record` in that directory ends
-/// and names. Needs the same rights as `holdfast report`.
+/// `holdfast replay` shows recordings; DuckDB and Spark read them, too. A file gets its name when
+/// it is complete. What a killed process has left, the next `record` in that directory ends and
+/// names. Needs the same rights as `holdfast report`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   holdfast record 1m                       # to holdfast-HOST-TIME.parquet
   holdfast record 1m -o monday.parquet
   holdfast record 1m --vm web1 --vm web2
+  holdfast record -o rec/ --keep 7d,10GiB  # a file each hour, until Ctrl-C
   holdfast replay monday.parquet")]
 pub(crate) struct Args {
     /// File to write, in place of one of this name. By default a new one, which is called after the
-    /// host and the time: holdfast-HOST-20261129T031608Z.parquet.
-    #[arg(long, short, value_name = "FILE", value_parser = output_file)]
+    /// host and the time: holdfast-HOST-20261129T031608Z.parquet. With a slash at the end it is a
+    /// directory for one file after another: date=2026-11-29/host=HOST/HOST-TIME.parquet.
+    #[arg(long, short, value_name = "FILE|DIR/", value_parser = output_file)]
     output: Option<PathBuf>,
+
+    /// When a file in a directory ends and the next one begins: after a time, at a size, or both as
+    /// in 1h,1GiB. By default 1h; also at midnight (UTC).
+    #[arg(long, value_name = "TIME|SIZE")]
+    #[arg(value_parser = bounds(Duration::from_secs(1)..=DAY, 1 << 20))]
+    rotate: Option<holdfast_args::Bounds>,
+
+    /// What is kept of this host's files in the directory, by age, by size, or both as in
+    /// 30d,50GiB: the oldest files beyond it are removed. By default everything.
+    #[arg(long, value_name = "TIME|SIZE")]
+    #[arg(value_parser = bounds(Duration::from_secs(60)..=10_000 * DAY, 1 << 20))]
+    keep: Option<holdfast_args::Bounds>,
 
     /// How long to record, 10ms to 1day; bare numbers are seconds. By default until Ctrl-C.
     #[arg(value_parser = interval)]
@@ -49,6 +64,32 @@ pub(crate) struct Args {
     guests: crate::btf::Args,
 }
 
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// A file each hour.
+const ROTATE: Bounds = Bounds { time: Some(Duration::from_secs(3600)), bytes: None };
+
+impl Args {
+    fn target(&self) -> anyhow::Result<Target> {
+        let [rotate, keep] =
+            [self.rotate, self.keep].map(|b| b.map(|(time, bytes)| Bounds { time, bytes }));
+        let path = self.output.clone();
+        let is_directory =
+            |path: &PathBuf| path.as_os_str().as_encoded_bytes().ends_with(b"/") || path.is_dir();
+        match path {
+            Some(path) if is_directory(&path) => {
+                let (rotate, keep) = (rotate.unwrap_or(ROTATE), keep.unwrap_or_default());
+                Ok(Target::Directory { path, rotate, keep })
+            }
+            _ if rotate.or(keep).is_some() => Err(wrong_usage(anyhow!(
+                "--rotate and --keep are for a directory of files: give one with -o DIR/"
+            ))),
+            Some(path) => Ok(Target::File(path)),
+            None => Ok(Target::NewFile),
+        }
+    }
+}
+
 fn sync_time() -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
     time_within(Duration::from_secs(1)..=Duration::from_secs(3600))
 }
@@ -59,7 +100,7 @@ pub(crate) fn main(args: &Args, say: Say) -> anyhow::Result<ExitCode> {
         Err(error) => return outcome(Err(error)),
     };
     let record = Record {
-        target: args.output.clone().map_or(Target::NewFile, Target::File),
+        target: args.target()?,
         vms,
         duration: args.duration,
         frequency_hz: args.frequency,

@@ -72,7 +72,7 @@ fn services_have_the_privileges_to_read_the_vms_of_other_users() {
             .unwrap();
         String::from_utf8_lossy(&reader.stdout).contains("has read it")
     };
-    for name in ["scx_holdfast", "holdfast-export"] {
+    for name in ["scx_holdfast", "holdfast-export", "holdfast-record"] {
         let path = format!("{}/../../packaging/systemd/{name}.service", env!("CARGO_MANIFEST_DIR"));
         let unit = fs::read_to_string(path).unwrap();
         let sets = unit.lines().filter_map(|line| line.strip_prefix("CapabilityBoundingSet="));

@@ -11,8 +11,10 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 
-use super::partial::recover;
+use super::archive::{Archive, Vms};
+use super::partial::{is_partial, recover};
 use super::read::read;
+use super::target::{Bounds, Target};
 use super::tests::{recording, writer};
 use super::{About, Note};
 
@@ -51,12 +53,16 @@ fn record(path: &Path) {
 }
 
 /// Kills a recorder, and returns its directory, and what it was given when.
-fn killed(after: Duration) -> (tempfile::TempDir, Vec<(u128, u64)>) {
+fn killed(
+    test: &str,
+    variable: &str,
+    file: &str,
+    after: Duration,
+) -> (tempfile::TempDir, Vec<(u128, u64)>) {
     let dir = tempfile::tempdir().unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "recording::kill_tests::sigkill_loses_nothing_but_the_last_moment"])
-        .arg("--nocapture")
-        .env(RECORDER, dir.path().join("a.parquet"))
+        .args(["--exact", &format!("recording::kill_tests::{test}"), "--nocapture"])
+        .env(variable, dir.path().join(file))
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -76,13 +82,19 @@ fn killed(after: Duration) -> (tempfile::TempDir, Vec<(u128, u64)>) {
 
 #[test]
 fn sigkill_loses_nothing_but_the_last_moment() {
+    const NAME: &str = "sigkill_loses_nothing_but_the_last_moment";
     if let Some(path) = std::env::var_os(RECORDER).map(PathBuf::from) {
         return record(&path);
     }
     let mut random = ChaCha8Rng::seed_from_u64(50);
     let (mut unreadable, mut all, mut kept) = (0, 0, 0);
     for round in 0..50 {
-        let (dir, given) = killed(Duration::from_millis(random.random_range(0..1200)));
+        let (dir, given) = killed(
+            NAME,
+            RECORDER,
+            "a.parquet",
+            Duration::from_millis(random.random_range(0..1200)),
+        );
         assert!(!dir.path().join("a.parquet").exists(), "it was not finished");
         let partial = fs::read_dir(&dir).unwrap().next().unwrap().unwrap().path();
         // As it was left, and as it is recovered.
@@ -110,6 +122,93 @@ fn sigkill_loses_nothing_but_the_last_moment() {
     }
     println!("50 kills: {kept} of {all} events kept, {unreadable} before the first checkpoint");
     assert!(kept > 0 && unreadable < 25, "{unreadable}");
+}
+
+const DIRECTORY_RECORDER: &str = "HOLDFAST_TEST_DIRECTORY_RECORDER";
+
+/// Records into files of a quarter of a second until it is killed, and prints what it was given.
+fn record_files(path: &Path) {
+    const PERIOD: Duration = Duration::from_millis(250);
+    let rotate = Bounds { time: Some(PERIOD), bytes: None };
+    let target = Target::Directory { path: path.to_owned(), rotate, keep: Bounds::default() };
+    let begin_ns = recording().about.begin_ns;
+    let mut vms = Vms::default();
+    let vm = vms.describe(recording().about.vms[0].clone());
+    let about = About { begin_ns, ..recording().about };
+    let mut archive = Archive::create(target, SYNC, about).unwrap();
+    let start = Instant::now();
+    let (mut given, mut random) = (0, ChaCha8Rng::seed_from_u64(8));
+    while start.elapsed() < Duration::from_secs(60) {
+        let before = start.elapsed().as_nanos();
+        let now_ns = begin_ns + before as i64;
+        // Each event ends before this moment, and has its number in its length.
+        let notes: Vec<Note> = (given..)
+            .take(random.random_range(0..300))
+            .map(|number| Note {
+                vm,
+                begin_ns: now_ns - number as i64 - 1,
+                end_ns: now_ns - 1,
+                ..note(0)
+            })
+            .collect();
+        given += notes.len() as u64;
+        archive.add(notes, &mut vms, now_ns, 0).unwrap();
+        println!("\nat {before} {given}");
+        std::thread::sleep(Duration::from_millis(random.random_range(0..10)));
+    }
+}
+
+#[test]
+fn sigkill_during_rotation_loses_nothing_but_the_last_moment() {
+    const NAME: &str = "sigkill_during_rotation_loses_nothing_but_the_last_moment";
+    if let Some(path) = std::env::var_os(DIRECTORY_RECORDER).map(PathBuf::from) {
+        return record_files(&path);
+    }
+    let mut random = ChaCha8Rng::seed_from_u64(51);
+    let (mut all, mut kept, mut complete, mut recovered) = (0, 0, 0, 0);
+    for round in 0..50 {
+        let after = Duration::from_millis(random.random_range(0..1200));
+        let (dir, given) = killed(NAME, DIRECTORY_RECORDER, "", after);
+        let target = Target::Directory {
+            path: dir.path().to_owned(),
+            rotate: Bounds::default(),
+            keep: Bounds::default(),
+        };
+        let files = || {
+            let partitions = target.directories("here");
+            let files = partitions.iter().flat_map(|dir| fs::read_dir(dir).unwrap());
+            let paths = files.map(|file| file.unwrap().path());
+            paths.filter(|path| !is_partial(path)).collect::<Vec<_>>()
+        };
+        let before = files();
+        for partition in target.directories("here") {
+            recovered += recover(&partition).into_iter().map(Result::unwrap).count();
+        }
+        complete += before.len();
+        let mut numbers = Vec::new();
+        for path in files() {
+            // Whatever has a name is complete.
+            let recording = read(&path).unwrap_or_else(|error| panic!("{round}: {error}"));
+            numbers.extend(recording.notes.iter().map(|n| (n.end_ns - n.begin_ns) as u64));
+        }
+        numbers.sort_unstable();
+        let (last, total) = *given.last().unwrap();
+        assert!(
+            numbers.iter().copied().eq(0..numbers.len() as u64),
+            "round {round}: each event of the first {} is there once",
+            numbers.len()
+        );
+        let old = given.iter().filter(|(at, _)| at + SYNC.as_nanos() <= last).map(|(_, n)| *n);
+        let promised = old.max().unwrap_or(0);
+        let events = numbers.len() as u64;
+        assert!(events >= promised, "round {round}: {events} of {promised}, given {total}");
+        (all, kept) = (all + total, kept + events);
+    }
+    println!(
+        "50 kills: {kept} of {all} events kept, in {complete} files that were complete and \
+         {recovered} that were recovered"
+    );
+    assert!(complete > 60 && recovered > 5, "{complete} {recovered}");
 }
 
 /// As after a loss of power: what was not synced is missing, or zeros.

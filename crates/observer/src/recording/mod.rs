@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! Recordings: every absence of every vCPU, in a Parquet file that DuckDB and Spark read, too.
 
+mod archive;
 mod checkpoint;
 mod encode;
 mod html;
@@ -29,7 +30,7 @@ use crate::select::Selection;
 
 pub use record::{Record, Recorded};
 pub use replay::Replay;
-pub use target::Target;
+pub use target::{Bounds, Target};
 
 /// An event of a vCPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

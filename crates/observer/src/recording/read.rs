@@ -38,8 +38,8 @@ const DAY_NS: i64 = 24 * 3600 * 1_000_000_000;
 /// Longest recording. One of a month has billions of events.
 const LONGEST_DAYS: i64 = 366;
 
-/// Time that events may lie outside the recording: an absence may have begun before it, and clocks
-/// are set.
+/// Time that events may end outside the recording: clocks are set. They may have begun long before
+/// it, as an idle vCPU is off its CPU.
 const SLACK_NS: i64 = 3600 * 1_000_000_000;
 
 /// Limit of vCPUs: each takes some kilobytes of counters.
@@ -172,10 +172,11 @@ fn decode(file: impl ChunkReader + 'static, len: u64, data: u64) -> Result<Recor
     let mut notes = Vec::new();
     for row in reader.get_row_iter(Some(projection)).map_err(text)? {
         let (mut note, begin_ns) = note(&row.map_err(text)?)?;
-        let from = (about.begin_ns - SLACK_NS).max(0);
-        if !(from <= note.begin_ns
+        let ends = about.begin_ns - SLACK_NS..=about.end_ns + SLACK_NS;
+        let earliest_ns = (about.begin_ns - LONGEST_DAYS * DAY_NS).max(0);
+        if !(earliest_ns <= note.begin_ns
             && note.begin_ns <= note.end_ns
-            && note.end_ns <= about.end_ns + SLACK_NS)
+            && ends.contains(&note.end_ns))
         {
             return Err(format!(
                 "event {} is from {} to {} ns, and the recording from {} to {} ns",
@@ -416,7 +417,7 @@ mod tests {
             (i64::MIN, i64::MIN),
             (begin + 2, begin + 1),
             (begin, begin + 2 * SLACK_NS),
-            (begin - 2 * SLACK_NS, begin),
+            (begin - 3 * SLACK_NS, begin - 2 * SLACK_NS),
         ] {
             let mut bad = recording();
             (bad.notes[4].begin_ns, bad.notes[4].end_ns) = (from, to);
@@ -436,7 +437,7 @@ mod tests {
         assert!(long.contains("from 1970-01-01T00:00:00Z to 2023"), "{long}");
         assert!(check_times(begin, begin, MAX as u64).is_err(), "rates would have no end");
         let mut early = recording();
-        early.notes[0].begin_ns -= 2_000_000_000;
+        early.notes[0].begin_ns -= 40 * DAY_NS;
         assert_eq!(reread(&early).unwrap(), early, "it was away before the recording began");
     }
 

@@ -8,13 +8,14 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use holdfast_bpf::BtfFiles;
+use holdfast_bpf::service::{self, Watchdog};
 use holdfast_policy::VcpuClass;
 
-use super::partial::{directory, recover};
+use super::archive::{Archive, Vms};
+use super::partial::recover;
 use super::schema::SCHEMA;
 use super::target::Target;
-use super::write::Writer;
-use super::{About, Event, Note, RecordedVm, numbers};
+use super::{About, Event, Note};
 use crate::error::ObserverError;
 use crate::host::{first_line, monotonic_ns, nodename, realtime_ns};
 use crate::observer::{Observer, Options, Storage};
@@ -26,6 +27,9 @@ use crate::stop;
 /// Interval between reads of the kernel's notes. The ring has room for 29 000 notes of each CPU,
 /// and each read takes a CPU from another task for a moment.
 const TAKE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// By so much a clock is set, and not just read late.
+const CLOCK_SET_NS: i64 = 1_000_000_000;
 
 /// Notes kept until their VMs are known.
 const MAX_HELD_BACK: usize = 100_000;
@@ -52,9 +56,11 @@ pub struct Record {
 /// Summary of a finished recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recorded {
-    /// The file.
+    /// The file, or the directory of the files.
     pub path: PathBuf,
-    /// Rows in the file.
+    /// Number of files.
+    pub files: u64,
+    /// Rows in them.
     pub events: u64,
     /// Notes that were lost for want of room.
     pub lost_events: u64,
@@ -66,6 +72,9 @@ impl fmt::Display for Recorded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.path.display())?;
         write!(f, "{} of {}", count(self.events, "event"), count(self.vms as u64, "VM"))?;
+        if self.files > 1 {
+            write!(f, " in {}", count(self.files, "file"))?;
+        }
         match self.lost_events {
             0 => Ok(()),
             n => write!(f, "; {n} events are missing"),
@@ -82,17 +91,26 @@ impl Record {
     pub fn run(&self, warn: &dyn Fn(ObserverError)) -> Result<Recorded, ObserverError> {
         // Signals first: what a process that is killed has in memory is lost.
         stop::on_signals()?;
+        let host = nodename();
         let mut said = String::new();
-        let name = self.target.name();
-        for recovered in recover(directory(name.path())) {
+        for recovered in self.target.directories(&host).iter().flat_map(|dir| recover(dir)) {
             match recovered {
                 Ok(recovered) => said.push_str(&format!("{recovered}\n")),
                 Err(error) => warn(error),
             }
         }
+        let about = About {
+            schema: SCHEMA.into(),
+            begin_ns: realtime_ns() as i64,
+            host,
+            kernel: first_line("/proc/sys/kernel/osrelease"),
+            frequency_hz: self.frequency_hz,
+            ..About::default()
+        };
         // The file before the programs, so that a file that cannot be written is an error at once.
-        let mut writer =
-            Writer::create(name.clone(), self.sync_every.saturating_sub(TAKE_INTERVAL))?;
+        let sync_every = self.sync_every.saturating_sub(TAKE_INTERVAL);
+        let mut archive = Archive::create(self.target.clone(), sync_every, about)?;
+        archive.keep(warn);
         let (mut discovery, mut program) = (Storage::default(), Storage::default());
         let options = Options { frequency_hz: self.frequency_hz, kvm_events: false, notes: true };
         let mut observer = Observer::attach(&mut discovery, &mut program, options, &self.btf)?;
@@ -100,25 +118,25 @@ impl Record {
         observer.settle()?;
         observer.take_notes()?;
         if !self.quiet {
-            let path = name.path().display();
+            let path = match &self.target {
+                Target::Directory { path, .. } => path,
+                _ => archive.path(),
+            };
+            let path = path.display();
             said.push_str(&format!("Recording what vCPUs lose to {path}. Ctrl-C ends it.\n"));
             // The recording goes to the file even if this cannot be printed.
             let _ = show(&mut io::stdout(), &said);
         }
+        service::ready();
+        let mut watchdog = Watchdog::of_this_process();
 
-        // The notes' clock stops while the host sleeps; the difference is fixed here, once.
-        let to_unix_ns = realtime_ns() as i64 - monotonic_ns() as i64;
-        let mut about = About {
-            schema: SCHEMA.into(),
-            begin_ns: monotonic_ns() as i64 + to_unix_ns,
-            host: nodename(),
-            kernel: first_line("/proc/sys/kernel/osrelease"),
-            frequency_hz: self.frequency_hz,
-            ..About::default()
-        };
+        // The notes' clock stops while the host sleeps, and the other one may be set.
+        let mut to_unix_ns = realtime_ns() as i64 - monotonic_ns() as i64;
+        archive.begin_at(monotonic_ns() as i64 + to_unix_ns);
         let mut taken = Taken::default();
         let until = self.duration.map(|duration| Instant::now() + duration);
         let outcome = loop {
+            watchdog.alive();
             let ends = stop::is_asked() || until.is_some_and(|until| Instant::now() >= until);
             let wait = if ends { Duration::ZERO } else { TAKE_INTERVAL };
             let raw = match observer.poll(wait).and_then(|()| observer.take_notes()) {
@@ -129,28 +147,39 @@ impl Record {
             if let Err(error) = observer.poll(Duration::ZERO) {
                 break Err(error);
             }
-            observer.describe_vms(&self.vms, &mut about.vms, &mut taken.vms);
+            observer.describe_vms(&self.vms, &mut taken);
             let notes = taken.convert(raw, to_unix_ns);
-            // By the notes' clock: the wall clock may have been set meanwhile.
-            about.end_ns = monotonic_ns() as i64 + to_unix_ns;
-            about.lost_events = observer.lost_events() + taken.lost();
-            writer.add(&notes, &about);
-            if ends || writer.has_failed() {
+            let now_ns = monotonic_ns() as i64 + to_unix_ns;
+            let lost = observer.lost_events() + taken.lost();
+            if let Err(error) = archive.add(notes, &mut taken.vms, now_ns, lost) {
+                break Err(error);
+            }
+            if ends || archive.has_failed() {
                 break Ok(());
             }
+            // One file has one clock, so that its times are in order.
+            let clock_ns = realtime_ns() as i64;
+            if self.target.is_directory() && (clock_ns - now_ns).abs() > CLOCK_SET_NS {
+                if let Err(error) = archive.next_file(&mut taken.vms, clock_ns, lost) {
+                    break Err(error);
+                }
+                to_unix_ns = realtime_ns() as i64 - monotonic_ns() as i64;
+            }
+            archive.keep(warn);
         };
         // Also if it ends by an error, the events before that are kept.
-        let written = writer.finish(&about);
-        let path = outcome.and(written)?;
-        let (events, lost_events) = (taken.events, about.lost_events);
-        Ok(Recorded { path, events, lost_events, vms: about.vms.len() })
+        let (lost_events, written) = (archive.lost_events(), archive.finish());
+        let (path, files) = outcome.and(written)?;
+        Ok(Recorded { path, files, events: taken.events, lost_events, vms: taken.vms.seen() })
     }
 }
 
 /// Notes of the kernel, as rows of the recording.
 #[derive(Default)]
 struct Taken {
-    vms: Numbers,
+    vms: Vms,
+    /// Ids of VMs, by the address of their `struct kvm`; none of those that are not recorded.
+    ids: HashMap<u64, Option<u32>>,
     /// Those whose VMs are not known yet.
     held_back: Vec<hf_note>,
     /// All of them, those of VMs that are not recorded, and rows.
@@ -165,7 +194,7 @@ impl Taken {
         self.all += taken.len() as u64;
         let mut notes = Vec::new();
         for raw in std::mem::take(&mut self.held_back).into_iter().chain(taken) {
-            match self.vms.get(&raw.kvm) {
+            match self.ids.get(&raw.kvm) {
                 Some(&Some(vm)) => notes.extend(convert(&raw, vm, to_unix_ns)),
                 Some(None) => self.unwanted += 1,
                 None => self.held_back.push(raw),
@@ -182,32 +211,16 @@ impl Taken {
     }
 }
 
-/// Numbers of VMs in the recording, by the address of their `struct kvm`; none of those that are
-/// not recorded.
-type Numbers = HashMap<u64, Option<u32>>;
-
 impl Observer<'_> {
     /// Adds new facts about wanted VMs, and marks those that have ended.
-    fn describe_vms(&mut self, wanted: &Wanted, known: &mut Vec<RecordedVm>, vms: &mut Numbers) {
-        let mut places = HashMap::new();
-        for vm in known.iter_mut() {
-            vm.ended = true;
-        }
+    fn describe_vms(&mut self, wanted: &Wanted, taken: &mut Taken) {
+        let Taken { vms, ids, .. } = taken;
+        ids.retain(|_, id| id.is_none_or(|id| vms.has(id)));
+        vms.suppose_ended();
         for (kvm, vm) in self.vms() {
-            if !wanted.has(vm.pid, vm.name.as_deref(), vm.uuid.as_deref()) {
-                vms.insert(kvm, None);
-                continue;
-            }
-            let is_it = |known: &RecordedVm| (known.pid, known.begin_ns) == (vm.pid, vm.begin_ns);
-            let at = known.iter().position(is_it).unwrap_or(known.len());
-            match known.get_mut(at) {
-                Some(known) => *known = vm,
-                None => known.push(vm),
-            }
-            places.insert(kvm, at);
+            let is_wanted = wanted.has(vm.pid, vm.name.as_deref(), vm.uuid.as_deref());
+            ids.insert(kvm, is_wanted.then(|| vms.describe(vm)));
         }
-        let numbers = numbers(known);
-        vms.extend(places.into_iter().map(|(kvm, at)| (kvm, Some(numbers[at]))));
     }
 }
 

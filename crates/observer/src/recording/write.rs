@@ -93,6 +93,16 @@ impl Writer {
         }
     }
 
+    /// Rows of it have been waiting since then to be on the disk.
+    pub(super) fn waits_since(&mut self, at: Instant) {
+        self.synced = at;
+    }
+
+    /// The name that it is to get.
+    pub(super) fn name(&self) -> &Name {
+        &self.name
+    }
+
     /// Bytes that it has on the disk.
     pub(super) fn len(&self) -> u64 {
         self.ends[self.groups.len()]
@@ -103,7 +113,7 @@ impl Writer {
         self.failure.is_some()
     }
 
-    fn flush(&mut self, about: &About) {
+    pub(super) fn flush(&mut self, about: &About) {
         if !self.rows.is_empty() && !self.has_failed() {
             self.failure = self.append(self.rows.len(), about).err();
         }
