@@ -34,6 +34,7 @@ mod skel;
 mod spins;
 mod spins_skel;
 mod stop;
+mod takers;
 #[cfg(test)]
 mod tools;
 mod top;
@@ -57,5 +58,6 @@ pub use sample::{
 pub use select::{Column, Selection, Wanted};
 pub use serve::serve_requests;
 pub use spins::{LockWaits, SPINS, Spins, Waits};
+pub use takers::{Taken, Taker, TakerKind};
 pub use top::{Top, top_keys};
 pub use vms::{VcpuInfo, VmInfo, VmList, known_vms, list_vms};

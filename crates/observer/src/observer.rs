@@ -29,6 +29,7 @@ use crate::sample::{
 use crate::skel::types::{hf_note, hf_vcpu_key, hf_vcpu_stats};
 use crate::skel::{ObserveSkel, ObserveSkelBuilder, OpenObserveSkel};
 use crate::stop;
+use crate::takers::{Ledger, Taker};
 
 /// Storage of libbpf's objects for the lifetime of the observer.
 #[derive(Debug)]
@@ -83,6 +84,7 @@ pub struct Observer<'obj> {
     /// Events that were never reported.
     untold: u64,
     swept_at: Instant,
+    takers: Ledger,
     /// CPU and waiting time of threads before they were observed.
     unwatched: HashMap<u32, Times>,
     attached_ns: u64,
@@ -172,6 +174,7 @@ impl<'obj> Observer<'obj> {
             told: HashMap::new(),
             untold: 0,
             swept_at: Instant::now(),
+            takers: Ledger::default(),
             unwatched: HashMap::new(),
             attached_ns: monotonic_ns(),
             boot_ns: boot_ns(),
@@ -191,6 +194,7 @@ impl<'obj> Observer<'obj> {
 
     /// Follows VMs for up to `timeout`; call it often.
     pub fn poll(&mut self, timeout: Duration) -> Result<(), ObserverError> {
+        let mut ended = Vec::new();
         for kvm in self.discovery.poll(timeout)? {
             let _ = self.skel.maps.vm_states.delete(&kvm.to_ne_bytes());
             let map = &self.skel.maps.siblings;
@@ -200,8 +204,12 @@ impl<'obj> Observer<'obj> {
                 // The entry may be gone already.
                 let _ = map.delete(&key);
             }
+            ended.push(kvm);
         }
         self.bury()?;
+        for kvm in ended {
+            self.takers.forget(&self.skel.maps.takers, kvm);
+        }
         let Self { discovery, processes, unwatched, .. } = self;
         for (kvm, vm) in discovery.vms() {
             processes.entry((vm.pid, *kvm)).or_insert_with(|| Process::of(vm.pid));
@@ -217,6 +225,7 @@ impl<'obj> Observer<'obj> {
         if self.ring.is_some() && self.swept_at.elapsed() > SWEEP_INTERVAL {
             let counted = self.counters()?;
             self.sweep(counted.keys());
+            self.takers()?;
         }
         Ok(())
     }
@@ -224,6 +233,10 @@ impl<'obj> Observer<'obj> {
     /// Keeps the counters of VMs that have just ended for one more sample, and makes room for
     /// others. Counters of threads that run on are left for their next VM.
     fn bury(&mut self) -> Result<(), ObserverError> {
+        let mut takers = HashMap::new();
+        if self.ring.is_none() && !self.discovery.ended().is_empty() {
+            takers = self.takers()?;
+        }
         let map = &self.skel.maps.stats;
         for (kvm, vm) in self.discovery.ended() {
             let process = self.processes.get(&(vm.pid, *kvm)).cloned();
@@ -252,7 +265,8 @@ impl<'obj> Observer<'obj> {
             let (name, uuid) = process.map(|process| (process.name, process.uuid)).unzip();
             let (name, uuid) = (name.flatten(), uuid.flatten());
             let guest = Guest::of(vm);
-            let ended = VmSample { pid: vm.pid, name, uuid, guest, ended: true, vcpus };
+            let takers = takers.remove(kvm).unwrap_or_default();
+            let ended = VmSample { pid: vm.pid, name, uuid, guest, ended: true, vcpus, takers };
             if self.ended.len() < MAX_ENDED {
                 self.ended.push(ended);
             } else {
@@ -323,6 +337,7 @@ impl<'obj> Observer<'obj> {
         let mut counted = self.counters()?;
         let mut vms = Vec::new();
         self.forget_ended();
+        let mut takers = self.takers()?;
         for (kvm, vm) in self.discovery.vms() {
             let vcpus = vm.vcpus.iter().map(|(number, vcpu)| {
                 // A vCPU without counters has had nothing to count.
@@ -341,7 +356,8 @@ impl<'obj> Observer<'obj> {
             let process = self.processes.entry((vm.pid, *kvm));
             let Process { name, uuid, .. } = process.or_insert_with(|| Process::of(vm.pid)).clone();
             let guest = Guest::of(vm);
-            vms.push(VmSample { pid: vm.pid, name, uuid, guest, ended: false, vcpus });
+            let takers = takers.remove(kvm).unwrap_or_default();
+            vms.push(VmSample { pid: vm.pid, name, uuid, guest, ended: false, vcpus, takers });
         }
         vms.append(&mut self.ended);
         vms.sort_by_key(|vm| vm.pid);
@@ -350,6 +366,7 @@ impl<'obj> Observer<'obj> {
             let is_same = next.pid == vm.pid;
             if is_same {
                 vm.vcpus.append(&mut next.vcpus);
+                vm.takers.append(&mut next.takers);
                 if vm.guest.kernel.is_none() && next.guest.kernel.is_some() {
                     vm.guest = std::mem::take(&mut next.guest);
                 }
@@ -372,6 +389,17 @@ impl<'obj> Observer<'obj> {
             lost_events: self.lost_events(),
             vms,
         })
+    }
+
+    /// What took the CPU of each VM's vCPUs, by its `struct kvm`.
+    fn takers(&mut self) -> Result<HashMap<u64, Vec<Taker>>, ObserverError> {
+        let ended = self.discovery.ended().iter().map(|(kvm, vm)| (*kvm, vm));
+        let running = self.discovery.vms().iter().map(|(kvm, vm)| (*kvm, vm));
+        let vms = ended.chain(running).map(|(kvm, vm)| (kvm, vm.pid)).collect();
+        let labels = self.processes.iter().map(|((pid, _), process)| {
+            (*pid, process.name.clone().unwrap_or_else(|| format!("pid {pid}")))
+        });
+        self.takers.read(&self.skel.maps.takers, &vms, &labels.collect())
     }
 
     /// Drops the data of VMs and threads that have ended.
@@ -432,7 +460,7 @@ fn open(
     Ok(open)
 }
 
-fn not_read(source: libbpf_rs::Error) -> ObserverError {
+pub(crate) fn not_read(source: libbpf_rs::Error) -> ObserverError {
     ObserverError::Bpf { action: "read the counters of", source }
 }
 

@@ -17,6 +17,7 @@ use crate::sample::{Cost, Counters, Sample, Times, VmSample};
 use crate::select::Selection;
 use crate::serve::Tagged;
 use crate::stop;
+use crate::takers;
 
 /// Schema tag of a line of the report in JSON.
 const SCHEMA: &str = "holdfast.report/1";
@@ -153,6 +154,7 @@ impl Report {
                 text.push_str("  It ended meanwhile: its rates are over all of the time.\n");
             }
             text.push_str(&rest(&vm.total(), vm.is_readable(), seconds));
+            text.push_str(&taken_by(vm, seconds));
         }
         if let Some(left_out) = shown.left_out().filter(|_| !sample.vms.is_empty()) {
             text.push_str(&fill(&format!("The terminal is too narrow for {left_out}.")));
@@ -249,6 +251,27 @@ fn rest(c: &Counters, readable: bool, seconds: f64) -> String {
         )));
     }
     text
+}
+
+/// What took the CPU of a VM's vCPUs, if they lost more than 1 % of one CPU.
+fn taken_by(vm: &VmSample, seconds: f64) -> String {
+    const MOST: usize = 4;
+    let names = takers::by_name(&vm.takers);
+    let all: u64 = names.iter().map(|(_, taken)| taken.offcpu_ns).sum();
+    if (all as f64) < seconds * 1e7 {
+        return String::new();
+    }
+    let percent = |ns: u64| format!("{:.0} %", ns as f64 * 100.0 / all as f64);
+    let mut parts: Vec<_> = names
+        .iter()
+        .take(MOST)
+        .map(|(name, taken)| format!("{name} {}", percent(taken.offcpu_ns)))
+        .collect();
+    let others = names.iter().skip(MOST).map(|(_, taken)| taken.offcpu_ns).sum::<u64>();
+    if others > 0 {
+        parts.push(format!("others {}", percent(others)));
+    }
+    fill(&format!("  CPU taken by: {}", parts.join(", ")))
 }
 
 /// A column of the table.
@@ -402,6 +425,7 @@ mod tests {
     use crate::histogram::NR_SLOTS;
     use crate::sample::tests::sample;
     use crate::select::{Column, Wanted};
+    use crate::takers::{Taken, Taker, TakerKind};
 
     const REPORT: Report = Report {
         interval: Duration::from_secs(1),
@@ -518,6 +542,42 @@ mod tests {
         let text = table(&sample);
         assert!(text.contains("per second: 15.0 kicks, ") && !text.contains(told[1]), "{text}");
         assert!(!text.contains("halts"), "{text}");
+    }
+
+    #[test]
+    fn what_took_the_cpu_is_said_of_vms_that_lost_some() {
+        let mut sample = sample(2_000_000_000, 7, 10);
+        let taken = |offcpu_ns| Taken { preemptions: 1, offcpu_ns, protected_offcpu_ns: 0 };
+        let of = |kind, name: Option<&str>, ns| Taker {
+            kind,
+            pid: None,
+            name: name.map(str::to_owned),
+            taken: taken(ns),
+        };
+        sample.vms[0].takers = vec![
+            of(TakerKind::Vm, Some("db"), 12_000_000),
+            of(TakerKind::Idle, None, 5_000_000),
+            of(TakerKind::Process, Some("cc1"), 2_000_000),
+            of(TakerKind::Own, None, 700_000),
+            of(TakerKind::Kernel, None, 300_000),
+        ];
+        let line = "  CPU taken by: db 60 %, nobody (throttled, or moved) 25 %, cc1 10 %, its own \
+                    threads 4 %, others 2 %";
+        let text = table(&sample);
+        assert!(text.replace("\n    ", " ").contains(line), "{text}");
+        let json = serde_json::to_value(&sample).unwrap();
+        assert_eq!(json["vms"][0]["takers"][1]["kind"], "idle");
+        assert_eq!(json["vms"][0]["takers"][0]["offcpu_ns"], 12_000_000);
+        let again: Sample = serde_json::from_value(json).unwrap();
+        assert_eq!(again.vms[0].takers, sample.vms[0].takers);
+        sample.vms[0].takers.truncate(1);
+        // 1 % of two seconds.
+        let mut with = |offcpu_ns| {
+            sample.vms[0].takers[0].taken = taken(offcpu_ns);
+            table(&sample)
+        };
+        assert!(with(20_000_000).contains("db 100 %"));
+        assert!(!with(19_000_000).contains("CPU taken by"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::guest::Guest;
 use crate::histogram::Histogram;
+use crate::takers::{self, Taker};
 
 /// Schema tag of a sample as a line of JSON.
 pub const PREEMPTIONS: &str = "holdfast.preemptions/1";
@@ -43,6 +44,9 @@ pub struct VmSample {
     pub ended: bool,
     /// Its vCPUs.
     pub vcpus: Vec<VcpuSample>,
+    /// What took their CPUs when they were preempted, the longest first. Recordings do not tell.
+    #[serde(default)]
+    pub takers: Vec<Taker>,
 }
 
 /// Its vCPUs in JSON.
@@ -88,10 +92,12 @@ impl Serialize for VmSample {
             #[serde(skip_serializing_if = "std::ops::Not::not")]
             ended: bool,
             vcpus: VcpusLine<'a>,
+            #[serde(skip_serializing_if = "<[_]>::is_empty")]
+            takers: &'a [Taker],
         }
-        let Self { pid, name, uuid, guest, ended, .. } = self;
+        let Self { pid, name, uuid, guest, ended, takers, .. } = self;
         let vcpus = VcpusLine::of(self);
-        Line { pid: *pid, name, uuid, guest, ended: *ended, vcpus }.serialize(serializer)
+        Line { pid: *pid, name, uuid, guest, ended: *ended, vcpus, takers }.serialize(serializer)
     }
 }
 
@@ -371,6 +377,11 @@ impl Sample {
         let mut sample = self.clone();
         sample.interval_ns = self.interval_ns.saturating_sub(earlier.interval_ns);
         sample.lost_events = self.lost_events.saturating_sub(earlier.lost_events);
+        let takers: HashMap<u32, &[Taker]> =
+            earlier.vms.iter().map(|vm| (vm.pid, &*vm.takers)).collect();
+        for vm in &mut sample.vms {
+            vm.takers = takers::since(&vm.takers, takers.get(&vm.pid).unwrap_or(&&[][..]));
+        }
         for vcpu in sample.vms.iter_mut().flat_map(|vm| &mut vm.vcpus) {
             if let Some(before) = old.get(&vcpu.tid) {
                 vcpu.counters = vcpu.counters.since(before);
@@ -503,6 +514,7 @@ pub(crate) mod tests {
             },
             ended: false,
             vcpus: vec![vcpu],
+            takers: Vec::new(),
         };
         Sample { t_ns, interval_ns: t_ns, lost_events: 0, vms: vec![vm] }
     }

@@ -15,6 +15,9 @@
 #include <holdfast/vcpu.bpf.h>
 #include "observe.h"
 
+/* include/linux/sched.h */
+#define PF_KTHREAD 0x00200000
+
 char _license[] SEC("license") = "GPL";
 
 /* Longer absences than this are counted separately: grace does not avoid shorter ones. */
@@ -58,6 +61,15 @@ struct {
 	__type(value, struct hf_vcpu);
 } siblings SEC(".maps");
 
+/* User space removes entries of VMs and processes that have ended. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, HF_MAX_TAKERS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct hf_taker_key);
+	__type(value, struct hf_taken);
+} takers SEC(".maps");
+
 /* Sized by user space: one page if no notes are taken. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -65,8 +77,8 @@ struct {
 } notes SEC(".maps");
 
 /*
- * Switches that were not counted, and VMs and siblings that were not noted, for want of memory or
- * of room in a map; and notes for which the ring had no room.
+ * Switches that were not counted, and VMs, siblings and takers that were not noted, for want of
+ * memory or of room in a map; and notes for which the ring had no room.
  */
 u64 nr_lost;
 u64 nr_lost_notes;
@@ -159,7 +171,36 @@ static u32 slot_of(u64 ns)
 	return slot < HF_NR_SLOTS ? slot : HF_NR_SLOTS - 1;
 }
 
-static void switched_out(struct task_struct *p, const struct hf_vcpu *v, bool preempt, u64 now)
+static u32 taker_of(const struct task_struct *next)
+{
+	if (!next->pid)
+		return HF_TAKER_NONE;
+	return next->flags & PF_KTHREAD ? HF_TAKER_KERNEL : next->tgid;
+}
+
+/* A preemption of the vCPU of @c, by its taker, has ended. */
+static void count_taken(const struct hf_vcpu_stats *c, enum hf_class class, u64 away_ns)
+{
+	struct hf_taker_key key = { .kvm = c->kvm, .tgid = c->taker };
+	struct hf_taken *taken = bpf_map_lookup_elem(&takers, &key), none = {};
+
+	if (!taken) {
+		bpf_map_update_elem(&takers, &key, &none, BPF_NOEXIST);
+		taken = bpf_map_lookup_elem(&takers, &key);
+	}
+	if (!taken) {
+		__sync_fetch_and_add(&nr_lost, 1);
+		return;
+	}
+	/* Other vCPUs of the VM return at the same time. */
+	__sync_fetch_and_add(&taken->nr, 1);
+	__sync_fetch_and_add(&taken->away_ns, away_ns);
+	if (hf_is_protected(class))
+		__sync_fetch_and_add(&taken->protected_ns, away_ns);
+}
+
+static void switched_out(struct task_struct *p, const struct hf_vcpu *v, bool preempt,
+			 const struct task_struct *next, u64 now)
 {
 	/*
 	 * Is the task still runnable? Then its state is TASK_RUNNING (0), or the scheduler ignored
@@ -184,6 +225,7 @@ static void switched_out(struct task_struct *p, const struct hf_vcpu *v, bool pr
 		c->absence = HF_YIELDED;
 	} else if (runnable) {
 		c->absence = HF_PREEMPTED;
+		c->taker = taker_of(next);
 		c->nr[class]++;
 		c->is_noted = hf_is_protected(class) && (s = begin_vm_state(v->kvm));
 		if (c->is_noted)
@@ -225,6 +267,7 @@ static void switched_in(struct task_struct *p, u64 now)
 		if (slot < HF_NR_SLOTS)
 			c->away_hist[class][slot]++;
 		c->resumed = hf_is_protected(class);
+		count_taken(c, class, away_ns);
 		if (c->is_noted && (s = bpf_map_lookup_elem(&vm_states, &c->kvm)))
 			__sync_fetch_and_add(&s->nr_off[class], -1ULL);
 	}
@@ -244,7 +287,7 @@ int BPF_PROG(sched_switch, bool preempt, struct task_struct *prev, struct task_s
 	struct hf_vcpu *v = bpf_task_storage_get(&vcpus, prev, NULL, 0);
 
 	if (v)
-		switched_out(prev, v, preempt, bpf_ktime_get_ns());
+		switched_out(prev, v, preempt, next, bpf_ktime_get_ns());
 	if (bpf_task_storage_get(&vcpus, next, NULL, 0))
 		switched_in(next, bpf_ktime_get_ns());
 	return 0;

@@ -3,7 +3,8 @@
 #ifndef __HOLDFAST_OBSERVE_H
 #define __HOLDFAST_OBSERVE_H
 
-#define HF_MAX_VCPUS 16384
+#define HF_MAX_VCPUS  16384
+#define HF_MAX_TAKERS 32768
 
 /* Slot i of a histogram counts times of [2^i, 2^(i+1)) ns; the last one, all that are longer. */
 #define HF_NR_SLOTS 32
@@ -55,6 +56,24 @@ struct hf_vcpu_stats {
 	u32 resumed;  /* back from a protected absence: its siblings are to be sampled */
 	u32 epoch;    /* of the addresses in the map `siblings` */
 	u32 yielding; /* in yield_to() */
+	u32 taker;    /* if it is preempted: struct hf_taker_key */
+};
+
+/* Processes that are none, in the place of a process. */
+#define HF_TAKER_NONE	0	   /* its CPU idles: the vCPU is throttled, or moves */
+#define HF_TAKER_KERNEL 0xffffffff /* a thread of the kernel */
+
+/* A process that got the CPU of vCPUs of a VM that it preempted. */
+struct hf_taker_key {
+	u64 kvm;
+	u32 tgid;
+	u32 zero;
+};
+
+struct hf_taken {
+	u64 nr;
+	u64 away_ns;
+	u64 protected_ns; /* of Holders, Irqs and Heads */
 };
 
 /* State that siblings share. Keyed by struct kvm. */

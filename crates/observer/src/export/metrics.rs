@@ -12,6 +12,7 @@ use holdfast_policy::VcpuClass;
 use super::scheduler::{self, Loaded};
 use crate::histogram::{Histogram, NR_SLOTS};
 use crate::sample::{ByClass, Counters, Sample, VmSample};
+use crate::takers::TakerKind;
 
 /// Bounds of the histogram's buckets, as slots: 2^13 ns (8 us) to 2^29 ns (0.5 s), each 4 times the
 /// last.
@@ -113,6 +114,13 @@ const SAMPLES: (&str, &str, Values) =
 const PREEMPTED: (&str, &str) =
     ("holdfast_vcpu_preempted_seconds", "Off-CPU time of preempted vCPUs, by class.");
 
+const TAKEN: Definition = (
+    "holdfast_vcpu_preempted_by_seconds_total",
+    "counter",
+    "Off-CPU time of preempted vCPUs, by what took the CPU: another `vm`, its `own` threads, a \
+     `process` that is no VM, the `kernel`, or nothing (`idle`: throttled, or moved).",
+);
+
 /// The page that Prometheus scrapes from the host `nodename`; `scheduler` is `None` if the kernel
 /// has no sched_ext.
 pub(super) fn render(sample: &Sample, nodename: &str, scheduler: Option<&Loaded>) -> String {
@@ -166,6 +174,14 @@ pub(super) fn render(sample: &Sample, nodename: &str, scheduler: Option<&Loaded>
             page.histogram(name, vm, class.name(), histogram, sum);
         }
     }
+    page.head(TAKEN);
+    for vm in &sample.vms {
+        for kind in TakerKind::ALL {
+            let of_kind = vm.takers.iter().filter(|taker| taker.kind == kind);
+            let ns: u64 = of_kind.map(|taker| taker.taken.offcpu_ns).sum();
+            page.of_vm(TAKEN.0, vm, &[("by", kind.name())], seconds(ns));
+        }
+    }
     if let Some(scheduler) = scheduler {
         scheduler.write(&mut page, nodename, &sample.vms);
     }
@@ -179,11 +195,12 @@ pub fn reference() -> String {
     }
     let of_vms = [VM_INFO, VM_VCPUS].into_iter().chain(OF_EVERY_VM.iter().map(counters));
     let by_class = [(SAMPLES.0, "counter", SAMPLES.1), (PREEMPTED.0, "histogram", PREEMPTED.1)];
-    let lists: [(&str, Vec<Definition>); 4] = [
+    let lists: [(&str, Vec<Definition>); 5] = [
         ("Of the host, with the label `nodename`", vec![BUILD_INFO, SCHED_EXT_INFO, LOST_EVENTS]),
         ("Of every VM", of_vms.collect()),
         ("Of VMs whose guest kernel can be read", OF_READABLE_VMS.iter().map(counters).collect()),
         ("By the label `class`", by_class.into()),
+        ("By the label `by`", vec![TAKEN]),
     ];
     let mut page = String::new();
     for (title, definitions) in lists.into_iter().chain(scheduler::lists()) {
@@ -272,12 +289,19 @@ mod tests {
     use super::*;
     use crate::export::scheduler::tests::loaded;
     use crate::sample::tests::sample;
+    use crate::takers::{Taken, Taker};
     use crate::tools;
 
     #[test]
     fn a_vm_has_its_counters_by_class() {
-        let page = render(&sample(1, 7, 30), "a", Some(&loaded()));
+        let mut sample = sample(1, 7, 30);
+        let taken = Taken { preemptions: 3, offcpu_ns: 1 << 30, protected_offcpu_ns: 0 };
+        let taker = Taker { kind: TakerKind::Vm, pid: Some(8), name: Some("db".into()), taken };
+        sample.vms[0].takers = vec![taker];
+        let page = render(&sample, "a", Some(&loaded()));
         for line in [
+            "holdfast_vcpu_preempted_by_seconds_total{vm=\"web\",pid=\"7\",by=\"vm\"} 1.073741824",
+            "holdfast_vcpu_preempted_by_seconds_total{vm=\"web\",pid=\"7\",by=\"idle\"} 0",
             "holdfast_vcpu_preempted_seconds_count{vm=\"web\",pid=\"7\",class=\"holder\"} 30",
             "holdfast_vcpu_preempted_seconds_bucket\
              {vm=\"web\",pid=\"7\",class=\"holder\",le=\"0.000524288\"} 0",

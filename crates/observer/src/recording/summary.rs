@@ -46,6 +46,7 @@ impl Recording {
                 guest: vm.guest.clone(),
                 ended: vm.ended,
                 vcpus: vcpus.collect(),
+                takers: Vec::new(),
             }
         });
         Sample {

@@ -84,6 +84,18 @@ impl Seen {
         self.sum(|vcpu| &vcpu["samples_holder_off"]) / self.sum_of_classes("samples", &KNOWN)
     }
 
+    fn preempted(&self) -> f64 {
+        self.sum_of_classes("preemptions", &[&KNOWN[..], &["unknown"]].concat())
+    }
+
+    /// A figure of all takers of CPUs, of this name or all.
+    fn taken(&self, figure: &str, name: Option<&str>) -> f64 {
+        let takers =
+            self.0.iter().flat_map(|report| report["vms"][0]["takers"].as_array().unwrap());
+        let named = takers.filter(|taker| name.is_none_or(|name| taker["name"] == name));
+        named.map(|taker| taker[figure].as_f64().unwrap()).sum()
+    }
+
     fn interval_ns(&self) -> f64 {
         self.0.iter().map(|report| report["interval_ns"].as_f64().unwrap()).sum()
     }
@@ -292,6 +304,14 @@ fn lock_holder_preemption_is_seen_where_it_is_and_vanishes_under_scx_holdfast() 
     figures.less("CPU time lost, alone", alone.0.lost_share(), stock.0.lost_share() / 5.0);
     figures.less("long holders, holdfast", held.0.long_holders(), stock.0.long_holders() / 5.0);
     figures.less("CPU time lost, holdfast", held.0.lost_share(), stock.0.lost_share() / 2.0);
+
+    // Four vCPUs share two CPUs with two hogs.
+    let [all, hogs] = [None, Some("hog")].map(|name| stock.0.taken("offcpu_ns", name));
+    println!("hogs took {hogs} of {all} ns");
+    figures.less("what hogs took", all / 4.0, hogs);
+    figures.less("what all took", hogs, all);
+    let (taken, seen) = (stock.0.taken("preemptions", None), stock.0.preempted());
+    figures.agree("preemptions with a taker", taken, seen);
 
     // The second mode, in the guest's view.
     figures.less("long waits, alone", alone.1.long_share(), stock.1.long_share() / 5.0);
