@@ -86,6 +86,8 @@ pub(crate) struct Rq {
     tick: Cell<u64>,
     tick_on: Cell<bool>,
     tick_phase: u64,
+    /// Tasks that this CPU has been asked to wake, with flags (`rq->ttwu_pending`).
+    wake_list: RefCell<VecDeque<(TaskId, u64)>>,
     /// Tasks that the stopper has to move off this CPU.
     to_move: RefCell<VecDeque<TaskId>>,
     stopper: Cell<Option<TaskId>>,
@@ -320,6 +322,7 @@ impl Rq {
             tick: Cell::new(0),
             tick_on: Cell::new(false),
             tick_phase,
+            wake_list: RefCell::default(),
             to_move: RefCell::default(),
             stopper: Cell::new(None),
             jobs: RefCell::default(),

@@ -13,6 +13,16 @@ fn random_hosts_keep_to_the_rules() {
     }
 }
 
+/// The affinity of a task changes while the CPU that is to run it has not woken it yet.
+#[test]
+fn a_task_that_is_being_woken_does_not_run_where_it_may_not() {
+    for seed in [10004, 32114] {
+        if let Err(violation) = hosts::run(seed, &Source::Tree) {
+            panic!("seed {seed}: {violation}");
+        }
+    }
+}
+
 /// What ran before on this thread changes nothing: no host reads memory of an earlier one.
 #[test]
 fn same_seed_gives_same_host_after_any_other() {

@@ -25,9 +25,12 @@ fn dense_rwlock(seed: u64, readable: bool, holdfast: bool) -> f64 {
 /// The lock inside of a queued rwlock is released by the new owner of the rwlock.
 #[test]
 fn owner_of_a_rwlock_that_kicks_keeps_its_cpu() {
-    for (seed, readable) in [(1, true), (2, true), (3, true), (4, false), (5, false)] {
-        let [stock, holdfast] =
-            [false, true].map(|holdfast| dense_rwlock(seed, readable, holdfast));
+    // One window of an unreadable guest differs from the next by a quarter. With yields for kicks
+    // their mean is 1.2 times stock's, without 2.5 times.
+    for readable in [true, false] {
+        let [stock, holdfast] = [false, true].map(|holdfast| -> f64 {
+            (1..=5).map(|seed| dense_rwlock(seed, readable, holdfast)).sum()
+        });
         let gain = holdfast / stock;
         assert!(gain > 2.0, "readable: {readable}, {holdfast:.0} operations, stock {stock:.0}");
     }

@@ -96,10 +96,11 @@ impl Kernel {
     /// `affine_move_task()`: moves a task that may not stay.
     fn affine_move_task(&self, cpu: usize, task: &Task) {
         let stays = task.cpus().has(cpu) && self.is_online(cpu);
-        if stays || task.is_migration_disabled() || !task.on_rq.get() {
+        let waking = self.is_waking(task);
+        if stays || task.is_migration_disabled() || !(task.on_rq.get() || waking) {
             return;
         }
-        if self.is_current(task) {
+        if self.is_current(task) || waking {
             self.rqs[cpu].to_move.borrow_mut().push_back(task.id);
             self.wake_stopper(cpu);
         } else {
@@ -149,6 +150,8 @@ impl Kernel {
     /// `migration_cpu_stop()` of each task that has to leave.
     fn stopper_runs(&self, cpu: usize) {
         loop {
+            // flush_smp_call_function_queue(): a task that is being woken is queued first.
+            self.sched_ttwu_pending(cpu);
             let id = self.rqs[cpu].to_move.borrow_mut().pop_front();
             let Some(task) = id.map(|id| self.task(id)) else { break };
             self.lock(&task.pi_lock);

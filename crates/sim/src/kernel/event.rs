@@ -24,7 +24,7 @@ pub(crate) enum Job {
     /// An IPI that asks for a reschedule.
     Resched,
     /// A wakeup that another CPU has passed on, with flags for the enqueue.
-    TtwuPending(TaskId, u64),
+    TtwuPending,
     /// A timer interrupt that wakes a task.
     Wake(TaskId),
     /// Deferred work of a run queue.

@@ -191,7 +191,7 @@ impl Kernel {
             Job::Resched => {
                 rq.resched_sent.set(false);
             }
-            Job::TtwuPending(task, flags) => self.ttwu_pending(cpu, task, flags),
+            Job::TtwuPending => self.sched_ttwu_pending(cpu),
             Job::Wake(task) => {
                 self.try_to_wake_up(task, false);
             }

@@ -55,8 +55,8 @@ impl Kernel {
         }
         self.set_task_cpu(task, cpu);
         if self.ttwu_queues(task, cpu) {
-            let job = Job::TtwuPending(task.id, flags);
-            self.post_in(self.config.ipi_ns, Event::On(cpu, job));
+            self.rqs[cpu].wake_list.borrow_mut().push_back((task.id, flags));
+            self.post_in(self.config.ipi_ns, Event::On(cpu, Job::TtwuPending));
         } else {
             self.lock_rq(cpu);
             self.ttwu_do_activate(cpu, task, flags);
@@ -104,11 +104,22 @@ impl Kernel {
         cpu != here && self.rqs[cpu].nr_running.get() == 0
     }
 
-    pub(super) fn ttwu_pending(&self, cpu: usize, id: TaskId, flags: u64) {
-        let task = self.task(id);
-        self.lock_rq(cpu);
-        self.ttwu_do_activate(cpu, &task, flags);
-        self.unlock_rq(cpu);
+    /// `sched_ttwu_pending()`.
+    pub(super) fn sched_ttwu_pending(&self, cpu: usize) {
+        loop {
+            let first = self.rqs[cpu].wake_list.borrow().front().copied();
+            let Some((id, flags)) = first else { break };
+            self.lock_rq(cpu);
+            self.rqs[cpu].wake_list.borrow_mut().pop_front();
+            self.ttwu_do_activate(cpu, &self.task(id), flags);
+            self.unlock_rq(cpu);
+        }
+    }
+
+    /// `TASK_WAKING`: the task is on the list of the CPU that is to wake it.
+    pub(super) fn is_waking(&self, task: &Task) -> bool {
+        let list = self.rqs[task.cpu.get()].wake_list.borrow();
+        list.iter().any(|(id, _)| *id == task.id)
     }
 
     fn ttwu_do_activate(&self, cpu: usize, task: &Task, flags: u64) {
