@@ -76,18 +76,16 @@ impl Rules {
     }
 
     /// This CPU has chosen its next task. A task that was granted a yield has stopped, unless time
-    /// has passed or run queues have changed: its target was taken meanwhile, or may have less. A
-    /// task of another LLC, which dispatch() looks for at random, may come before the target, too.
+    /// has passed or run queues have changed: its target was taken meanwhile.
     pub(crate) fn chosen(&self, k: &Kernel, next: Option<TaskId>) {
         let ended = self.graces.borrow_mut()[k.this_cpu()].take_if(|(has, _)| Some(*has) != next);
         self.check_grace(k, ended);
         let Some((from, at, changes)) = self.yields.borrow_mut()[k.this_cpu()].take() else {
             return;
         };
-        let is_promise = k.ext.is_some() && k.config.nr_llcs() == 1;
         if next != Some(from) {
             self.nr_done.set(self.nr_done.get() + 1);
-        } else if is_promise && (at, changes) == (k.now(), k.nr_changes()) {
+        } else if k.ext.is_some() && (at, changes) == (k.now(), k.nr_changes()) {
             k.violation("yield", format!("{} goes on after its yield", k.task(from).name));
         }
     }

@@ -137,7 +137,8 @@ struct next_probe {
 enum yield_kind {
 	YIELD_NONE = 0,
 	YIELD_TO_ANY,	 /* to the task that is next */
-	YIELD_TO_THREAD, /* to thread @tid */
+	YIELD_TO_THREAD, /* to thread @tid, unless that is too far ahead by then */
+	YIELD_PROMISED,	 /* to thread @tid, which could have the CPU when yield() said so */
 };
 
 /* A yield that the running task has been promised; the end of its slice carries it out. */

@@ -95,27 +95,38 @@ struct rival {
 
 enum slice_fate {
 	SLICE_OVER = 0, /* the task stops */
-	SLICE_GIVEN,	/* the task stops, and thread @tid gets its CPU */
+	SLICE_GIVEN,	/* the task stops, and the thread of @yield gets its CPU */
 	SLICE_RENEWED,	/* the task has another slice */
 	SLICE_EXTENDED, /* the task has @step_ns of grace */
 };
 
 struct slice_end {
 	enum slice_fate fate;
-	u32 tid;
+	struct pending_yield yield;
 	u64 step_ns;
 };
+
+static bool is_directed(enum yield_kind kind)
+{
+	return kind == YIELD_TO_THREAD || kind == YIELD_PROMISED;
+}
 
 static void count_missed(struct task_struct *from)
 {
 	vm_stat_add(vm_ctx_of(vcpu_of(from)), HF_STAT_MISSED, 1);
 }
 
-/* Gives the CPU of @prev to thread @tid, unless that one is gone or too far ahead. */
+/*
+ * Gives the CPU of @prev to the thread of @yield, unless that one is gone or too far ahead. Whether
+ * it is too far ahead is not asked again if it was promised the CPU: a task of another LLC may be
+ * the rival by now, or time may have passed.
+ */
 static bool give_away(struct task_struct *prev, struct task_ctx *tctx, struct cpu_ctx *cctx,
-		      const struct rival *rival, u32 tid)
+		      const struct rival *rival, const struct pending_yield *yield)
 {
-	if (!give_cpu(tctx, tid, scx_bpf_task_cpu(prev), rival->waits, rival->key)) {
+	bool others = rival->waits && yield->kind != YIELD_PROMISED;
+
+	if (!give_cpu(tctx, yield->tid, scx_bpf_task_cpu(prev), others, rival->key)) {
 		count_missed(prev);
 		return false;
 	}
@@ -152,7 +163,8 @@ static void decide_slice_end(struct task_struct *prev, struct task_ctx *tctx, st
 		return;
 	decide_grace(prev, v, tctx, &grace);
 	end->step_ns = grace.step_ns;
-	end->tid = grace.tid;
+	end->yield.kind = YIELD_TO_THREAD;
+	end->yield.tid = grace.tid;
 	if (grace.step_ns)
 		end->fate = SLICE_EXTENDED;
 	else if (grace.tid)
@@ -171,7 +183,7 @@ static bool apply_slice_end(struct task_struct *prev, struct task_ctx *tctx, str
 	case SLICE_EXTENDED:
 		return extend(prev, cctx, end->step_ns);
 	case SLICE_GIVEN:
-		return give_away(prev, tctx, cctx, rival, end->tid);
+		return give_away(prev, tctx, cctx, rival, &end->yield);
 	default:
 		return false;
 	}
@@ -188,7 +200,7 @@ static bool end_slice(struct task_struct *prev, struct task_ctx *tctx, struct cp
 	struct slice_end end = {};
 	bool stops = false;
 
-	if (yield.kind == YIELD_TO_THREAD && give_away(prev, tctx, cctx, rival, yield.tid)) {
+	if (is_directed(yield.kind) && give_away(prev, tctx, cctx, rival, &yield)) {
 		cctx->slice.yield.kind = YIELD_NONE;
 		return true;
 	}
@@ -210,7 +222,7 @@ static bool end_slice(struct task_struct *prev, struct task_ctx *tctx, struct cp
 static void end_run(struct task_struct *p, struct task_ctx *tctx, struct cpu_ctx *cctx)
 {
 	stop_probing(cctx, tctx);
-	if (cctx->slice.yield.kind == YIELD_TO_THREAD)
+	if (is_directed(cctx->slice.yield.kind))
 		count_missed(p);
 	cctx->slice.yield.kind = YIELD_NONE;
 	WRITE_ONCE(cctx->run.tid, 0);

@@ -137,7 +137,7 @@ static bool promise_yield(struct task_struct *from, struct task_ctx *from_ctx, u
 	vm_stat_add(vm, HF_STAT_DIRECTED_YIELD + reason * HF_NR_TARGETS + target, 1);
 	if (target == HF_TO_NONE)
 		return false;
-	cctx->slice.yield.kind = YIELD_TO_THREAD;
+	cctx->slice.yield.kind = YIELD_PROMISED;
 	cctx->slice.yield.tid = tid;
 	scx_bpf_task_set_slice(from, 0);
 	return true;
