@@ -30,6 +30,12 @@ fn granted_yields_are_not_judged_anew() {
     keep_to_the_rules([14917, 29529, 38922, 76997, 286]);
 }
 
+/// The weight of a vCPU changes while the timer of its CPU grants it grace.
+#[test]
+fn grace_does_not_outlive_the_probe_at_its_end() {
+    keep_to_the_rules([17154]);
+}
+
 /// What ran before on this thread changes nothing: no host reads memory of an earlier one.
 #[test]
 fn same_seed_gives_same_host_after_any_other() {

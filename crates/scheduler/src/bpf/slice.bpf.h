@@ -53,6 +53,8 @@ static void begin_run(struct task_struct *p, struct task_ctx *tctx, struct cpu_c
 	WRITE_ONCE(cctx->run.sync_at, 0);
 	cctx->run.spin = (struct hf_spin){};
 	cctx->run.smt_busy = false;
+	/* Its timer may have granted it grace while another CPU changed its weight or affinity. */
+	stop_probing(cctx, tctx);
 	begin_slice(cctx);
 }
 
