@@ -6,7 +6,6 @@
 mod cookies;
 mod limits;
 mod modes;
-mod scale;
 mod shares;
 mod stress;
 mod topology;

@@ -1,26 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! Shares of the host's CPUs under `scx_holdfast`, and delays: weights of cgroups, tasks that move
-//! between them, tasks pinned to one CPU, tasks whose CPU a real-time task takes, wakeups beside
-//! tasks of little weight, such tasks beside tasks of great weight, and groups of short tasks.
+//! Shares of the host's CPUs under `scx_holdfast`: weights of cgroups, tasks that move between
+//! them, tasks pinned to one CPU, tasks whose CPU a real-time task takes, and groups of short
+//! tasks. Light and heavy tasks, and crowds, are in the model (`crates/sim/tests`).
 
 use std::time::Duration;
 
-use holdfast_agent::protocol::{Counters, Reply, Request};
+use holdfast_agent::protocol::{Reply, Request};
 use holdfast_testbed::machine::{Machine, MachineSpec};
 use holdfast_testbed::progress::Progress;
 use holdfast_testbed::testing::{
-    assert_schedules, counted, counting_spec, end, end_scheduler, eventually_within, hog, pass,
-    read, shell, spec, start_in_group, start_scheduler, start_shell, uptime,
+    counting_spec, end, end_scheduler, hog, pass, read, shell, spec, start_in_group,
+    start_scheduler, start_shell,
 };
 
 /// Length of a window: hundreds of slices.
 const WINDOW: Duration = Duration::from_secs(3);
 /// The host has two CPUs.
 const HOST_PERCENT: f64 = 200.0;
-
-fn names_of(names: &[String]) -> Vec<&str> {
-    names.iter().map(String::as_str).collect()
-}
 
 /// A host with a thread of this machine for each CPU.
 fn without_guests() -> Machine {
@@ -240,94 +236,10 @@ fn woken_by_a_waker_that_goes_on(machine: &Machine) {
     kill(machine, &["writer", "reader"]);
 }
 
-/// Two tasks wake each other synchronously and do sleep. They leave the CPU to a task that is
-/// pinned to it. They may run on two CPUs. Because a third CPU is idle, the kernel puts the woken
-/// task behind the waker without asking.
-#[test]
-fn two_tasks_that_wake_each_other_leave_the_cpu_to_a_third() {
-    let spec = MachineSpec { cpus: 3, guest_kernels: Vec::new(), ..counting_spec() };
-    let machine = Machine::boot(&spec, &Progress::stderr()).unwrap();
-    start_scheduler(&machine, &["--no-guest-knowledge"]);
-    hog(&machine, "hog", "", Some(vec![1]));
-    // Its clock counts in 10 ms.
-    let pinned = "last=; while read -r up _ < /proc/uptime; do now=${up%.*}${up#*.}; \
-                  [ $((now - ${last:-$now})) -lt 4 ] || echo $((now - last)); last=$now; done > \
-                  /tmp/gaps";
-    start_shell(&machine, "pinned", Some(vec![0]), pinned);
-    let pair = format!("{} --threads 2 --work-us 1500", machine.workload_path("pipes"));
-    start_in_group(&machine, "pair", "", Some(vec![0, 1]), &pair);
-    pass(&machine, 6.0);
-    let used = used(&machine, &["pinned", "pair"]);
-    let gaps = shell(&machine, "cat /tmp/gaps");
-    println!("{used:.0?} % of a CPU, one of them off it for so many times 10 ms: {gaps}");
-    assert!(used[0] > 40.0 && gaps.is_empty(), "{used:?} {gaps}");
-    end_scheduler(&machine);
-    machine.shut_down().unwrap();
-}
-
 /// An endless loop of this nice value, on these CPUs or all.
 fn nice_hog(machine: &Machine, name: &str, nice: i32, cpus: Option<Vec<u32>>) {
     let command = format!("renice -n {nice} -p $$; exec {}", machine.workload_path("hog"));
     start_shell(machine, name, cpus, &command);
-}
-
-/// After one slice a task of nice 19 would get the next when a task of nice -20 has run for 35 s.
-/// The kernel ends a scheduler after 30 s. At each wakeup a CPU may find only light tasks waiting.
-/// There are several of them, so that none lives on such slices, and the host is left alone
-/// meanwhile.
-#[test]
-fn light_tasks_beside_heavy_ones_do_not_end_the_scheduler() {
-    const PASSES: Duration = Duration::from_secs(60);
-    const STARVING_AFTER_S: f64 = 5.0;
-    let machine = without_guests();
-    start_scheduler(&machine, &["--no-guest-knowledge"]);
-    let anywhere: Vec<_> = (0..12).map(|i| format!("anywhere{i}")).collect();
-    let pinned: Vec<_> = (0..12).map(|i| format!("pinned{i}")).collect();
-    let (anywhere, pinned) = (names_of(&anywhere), names_of(&pinned));
-    let heavy = ["a", "b"];
-    for name in &anywhere {
-        nice_hog(&machine, name, 19, None);
-    }
-    for name in &pinned {
-        nice_hog(&machine, name, 19, Some(vec![0]));
-    }
-    for name in heavy {
-        nice_hog(&machine, name, -20, None);
-    }
-    let starving = || counted(&machine).counters["nr_starving"].as_u64().unwrap();
-    let begun_s = uptime(&machine);
-    let before = starving();
-    std::thread::sleep(PASSES);
-    assert_schedules(&machine);
-    let starved = starving() - before;
-    let passed_s = uptime(&machine) - begun_s;
-    let shares = (used(&machine, &anywhere), used(&machine, &pinned), used(&machine, &heavy));
-    println!(
-        "{starved} slices of starving tasks in {passed_s:.0} s; light tasks used {:.2} and pinned \
-         ones {:.2} % of a CPU, heavy ones {:.0?}",
-        shares.0.iter().sum::<f64>(),
-        shares.1.iter().sum::<f64>(),
-        shares.2
-    );
-    // The first of its slices may follow an earlier wait.
-    let most = (anywhere.len() + pinned.len()) as f64 * (1.0 + passed_s / STARVING_AFTER_S);
-    let range = 1..=most as u64;
-    assert!(range.contains(&starved), "{starved} slices of starving tasks, at most {most:.0}");
-    assert!(shares.2.iter().sum::<f64>() > 0.97 * HOST_PERCENT, "{shares:?}");
-    end_scheduler(&machine);
-    machine.shut_down().unwrap();
-}
-
-/// Longest wait of a task that wakes every few ms: some slices, each until the tick after its end.
-const LATE: Duration = Duration::from_millis(32);
-
-/// None until it has begun.
-fn wakeups(machine: &Machine, path: &str) -> Option<Counters> {
-    match machine.request(Request::Counters { path: path.into() }) {
-        Ok(Reply::Counters(counters)) => Some(counters),
-        Err(holdfast_testbed::Error::Refused(_)) => None,
-        other => panic!("{other:?}"),
-    }
 }
 
 /// Groups are charged for short tasks, too, which end before they have run for an eighth of a
@@ -357,44 +269,6 @@ fn a_group_of_short_tasks_has_no_more_than_its_share() {
     println!("a group of short tasks has {part:.3} of the CPU time of it and two loops");
     assert!((part - 0.5).abs() < 0.04, "{part}");
     kill(&machine, &["short", "a", "b"]);
-    end_scheduler(&machine);
-    machine.shut_down().unwrap();
-}
-
-/// After each of its slices a task of little weight is far ahead in virtual time. The host's
-/// virtual time must not follow it: a waking task would wait for all others to catch up, for 190 ms
-/// and more.
-#[test]
-fn light_tasks_do_not_delay_waking_tasks() {
-    const COUNTERS: &str = "/tmp/wakeups";
-    const WAKEUPS: u64 = 2000;
-    // Other load of the machine must not look like lateness.
-    let machine = Machine::boot(&counting_spec(), &Progress::stderr()).unwrap();
-    start_scheduler(&machine, &["--no-guest-knowledge"]);
-    for name in ["a", "b", "c", "d"] {
-        hog(&machine, name, "", None);
-    }
-    let names: Vec<String> = (0..8).map(|i| format!("light{i}")).collect();
-    for name in &names {
-        nice_hog(&machine, name, 19, None);
-    }
-    let wakeup = machine.workload_path("wakeup");
-    let argv = [&wakeup, "--threads", "1", "--counters", COUNTERS].map(str::to_owned);
-    machine.request(Request::spawn("wakeup", argv)).unwrap();
-    let counted = eventually_within(Duration::from_secs(240), "wakeups", || {
-        wakeups(&machine, COUNTERS).filter(|counters| counters.ops >= WAKEUPS)
-    });
-    let late = |(log2, count): (usize, &u64)| if 1 << log2 >= LATE.as_nanos() { *count } else { 0 };
-    let late: u64 = counted.hist.iter().enumerate().map(late).sum();
-    println!("{} wakeups, {late} of them later than {LATE:?}: {:?}", counted.ops, counted.hist);
-    assert_eq!(late, 0, "late wakeups: {:?}", counted.hist);
-    // They are not late only because the light tasks do not run.
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let used = used(&machine, &names);
-    println!("light tasks used {used:.1?} % of a CPU");
-    assert!((0.2..10.0).contains(&used.iter().sum()), "{used:?}");
-    kill(&machine, &names);
-    kill(&machine, &["a", "b", "c", "d", "wakeup"]);
     end_scheduler(&machine);
     machine.shut_down().unwrap();
 }
