@@ -4,21 +4,28 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use holdfast_observer::Replay;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use holdfast_observer::{Input, Replay};
 
 use crate::shown::{FormatArgs, VmArgs};
 use crate::{outcome, output_file};
 
-/// Shows a recording of `holdfast record`: as a table, a trace, a report or a picture.
+/// Shows recordings of `holdfast record`: as a table, a trace, a report or a picture.
+///
+/// Recordings of one host are shown as one, and those of several hosts one after the other.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   holdfast replay monday.parquet
+  holdfast replay rec/                     # all recordings below it, of all hosts
+  holdfast replay rec/@2026-11-28T12:00..2026-11-29
   holdfast replay monday.parquet --html monday.html
   holdfast replay monday.parquet --format csv > monday.csv")]
 pub(crate) struct Args {
-    /// The recording.
-    file: PathBuf,
+    /// Recordings, and directories with recordings below them. @FROM..TO after a name is a time of
+    /// them in UTC, such as 2026-11-28..2026-11-29T12:00; either end may be missing.
+    #[arg(required = true, value_name = "FILE|DIR[@FROM..TO]", value_parser = input_parser())]
+    inputs: Vec<Input>,
 
     #[command(flatten)]
     vms: VmArgs,
@@ -47,9 +54,14 @@ pub(crate) struct Args {
     svg: Option<PathBuf>,
 }
 
+/// A parser of recordings.
+fn input_parser() -> impl TypedValueParser<Value = Input> {
+    OsStringValueParser::new().try_map(|text| Input::parse(&text))
+}
+
 pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let replay = Replay {
-        path: args.file.clone(),
+        inputs: args.inputs.clone(),
         format: args.format.format(),
         selection: args.vms.selection(),
         vcpus: args.vcpus,

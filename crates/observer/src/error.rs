@@ -126,6 +126,26 @@ pub enum ObserverError {
         /// Error from the system.
         source: BoxedError,
     },
+    /// Recordings of one host have events of the same time, which would count twice.
+    #[error(
+        "{} and {} both have what happened on one host at one time; name only one of them",
+        paths[0].display(),
+        paths[1].display()
+    )]
+    Overlap {
+        /// The files.
+        paths: [PathBuf; 2],
+    },
+    /// An output that has one time line is wanted of several hosts.
+    #[error(
+        "a report for a browser, a trace and a picture are of one host, and these recordings are \
+         of {}; name those of one",
+        hosts.join(", ")
+    )]
+    SeveralHosts {
+        /// Their names.
+        hosts: Vec<String>,
+    },
     /// A recording was made by another version of this program.
     #[error(
         "{} was made by another version of holdfast: it is of schema {schema}, and this program \
@@ -157,7 +177,7 @@ impl ObserverError {
 
     /// Would every machine refuse the request?
     pub fn is_wrong_usage(&self) -> bool {
-        matches!(self, Self::SameFile { .. } | Self::NoTerminal(_))
+        matches!(self, Self::SameFile { .. } | Self::NoTerminal(_) | Self::SeveralHosts { .. })
     }
 
     /// Does this machine, or do the rights of this process, not allow the request?

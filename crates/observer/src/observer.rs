@@ -17,7 +17,7 @@ use crate::error::ObserverError;
 use crate::guest::Guest;
 use crate::histogram::Histogram;
 use crate::host::{
-    boot_ns, check_kvm, monotonic_ns, online_cpus, process_begin, realtime_ns, schedstat,
+    boot_ns, check_kvm, monotonic_ns, nodename, online_cpus, process_begin, realtime_ns, schedstat,
     thread_exists, ticks_ns,
 };
 use crate::names::Names;
@@ -89,7 +89,7 @@ pub struct Observer<'obj> {
     unwatched: HashMap<u32, Times>,
     attached_ns: u64,
     /// Time of the host's boot, ns since 1970. It is read once, so that equal start ticks give
-    /// equal times.
+    /// equal times even where the clock is set.
     boot_ns: i64,
     options: Options,
 }
@@ -319,7 +319,7 @@ impl<'obj> Observer<'obj> {
             let Process { name, uuid, begin } = process.clone();
             let begin_ns = begin.map(|ticks| *boot_ns + ticks_ns(ticks));
             let (pid, guest) = (vm.pid, Guest::of(vm));
-            (*kvm, RecordedVm { pid, begin_ns, name, uuid, guest, ended: false })
+            (*kvm, RecordedVm { pid, process: pid, begin_ns, name, uuid, guest, ended: false })
         })
     }
 
@@ -386,6 +386,7 @@ impl<'obj> Observer<'obj> {
         Ok(Sample {
             t_ns: realtime_ns(),
             interval_ns: monotonic_ns() - self.attached_ns,
+            host: Some(nodename()),
             lost_events: self.lost_events(),
             vms,
         })

@@ -170,7 +170,7 @@ impl Report {
 }
 
 /// The columns of the report as comma-separated values. A value that is not known is empty.
-pub(crate) const CSV_COLUMNS: [&str; 13] = [
+pub(crate) const CSV_COLUMNS: [&str; 14] = [
     "time",
     "vm",
     "pid",
@@ -184,6 +184,7 @@ pub(crate) const CSV_COLUMNS: [&str; 13] = [
     "lhp_percent",
     "pause_exits_per_second",
     "clock_samples",
+    "host",
 ];
 
 /// A line of comma-separated values.
@@ -214,6 +215,7 @@ fn csv_row(sample: &Sample, vm: &VmSample) -> String {
         some(c.cost().and_then(|cost| Some(cost.lost()? * 100.0))),
         some(c.kvm.map(|kvm| rate(kvm.pause_exits))),
         c.cost().map_or_else(String::new, |cost| cost.samples.to_string()),
+        sample.host.clone().unwrap_or_default(),
     ])
 }
 
@@ -467,9 +469,10 @@ mod tests {
         let csv = Report { format: Format::Csv, ..REPORT };
         let mut all = sample(2_000_000_000, 7, 100);
         all.vms[0].name = Some("a, \"b\"".into());
+        all.host = Some("here".into());
         let line = csv.render(&all).unwrap();
         let expected = "1970-01-01T00:00:02Z,\"a, \"\"b\"\"\",7,0.005,0.000,50.000,50.000,0.000,\
-                        0.002097152,25.000,12.500,50.000,800\n";
+                        0.002097152,25.000,12.500,50.000,800,here\n";
         assert_eq!(line, expected);
         let counters = &mut all.vms[0].vcpus[0];
         counters.readable = false;
@@ -478,8 +481,9 @@ mod tests {
         counters.counters.offcpu_hist = Default::default();
         // The last slot has no end.
         counters.counters.offcpu_hist.0[VcpuClass::Holder as usize].0[NR_SLOTS - 1] = 1;
+        all.host = None;
         let line = csv.render(&all).unwrap();
-        assert!(line.ends_with(",7,,,50.000,,,inf,,,,\n"), "{line}");
+        assert!(line.ends_with(",7,,,50.000,,,inf,,,,,\n"), "{line}");
         assert_eq!(csv_line(CSV_COLUMNS).matches(',').count(), line.matches(',').count() - 1);
     }
 

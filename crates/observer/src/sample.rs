@@ -23,6 +23,9 @@ pub struct Sample {
     pub interval_ns: u64,
     /// Switches and notes that were not counted or not reported, and vCPUs that were not tracked.
     pub lost_events: u64,
+    /// The host's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// The running VMs, and those that ended since the last sample.
     pub vms: Vec<VmSample>,
 }
@@ -516,7 +519,7 @@ pub(crate) mod tests {
             vcpus: vec![vcpu],
             takers: Vec::new(),
         };
-        Sample { t_ns, interval_ns: t_ns, lost_events: 0, vms: vec![vm] }
+        Sample { t_ns, interval_ns: t_ns, host: None, lost_events: 0, vms: vec![vm] }
     }
 
     #[test]

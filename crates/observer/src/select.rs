@@ -138,6 +138,16 @@ pub struct Selection {
 }
 
 impl Selection {
+    /// Fails if one of the wanted VMs is not in these samples, which are of `place`.
+    pub(crate) fn check<'a>(
+        &self,
+        samples: impl IntoIterator<Item = &'a Sample>,
+        place: &'static str,
+    ) -> Result<(), ObserverError> {
+        let vms = samples.into_iter().flat_map(|sample| &sample.vms);
+        self.vms.check(vms.map(|vm| (vm.pid, vm.name.as_deref(), vm.uuid.as_deref())), place)
+    }
+
     /// Leaves the wanted VMs, in their order.
     pub(crate) fn apply(&self, sample: &mut Sample) {
         sample.vms.retain(|vm| self.vms.has(vm.pid, vm.name.as_deref(), vm.uuid.as_deref()));

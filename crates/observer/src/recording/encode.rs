@@ -73,6 +73,9 @@ fn write_group(
     let text = |f: &dyn Fn(&Note) -> String| {
         rows.iter().map(|note| ByteArray::from(f(note).as_str())).collect::<Vec<_>>()
     };
+    let of_vm = |f: &dyn Fn(&RecordedVm) -> Option<ByteArray>| {
+        optional(rows.iter().map(|note| vms.get(&note.vm).and_then(|vm| f(vm))))
+    };
     let bool = |f: fn(&Note) -> Option<bool>| optional(rows.iter().map(f));
 
     let mut group = file.next_row_group()?;
@@ -101,27 +104,37 @@ fn write_group(
             (6, ColumnWriter::ByteArrayColumnWriter(w)) => {
                 w.write_batch(&text(&|n| name(n.vm)), None, None)
             }
-            (7, ColumnWriter::Int32ColumnWriter(w)) => {
+            (7, ColumnWriter::ByteArrayColumnWriter(w)) => {
+                let uuid = |vm: &RecordedVm| vm.uuid.as_deref().map(ByteArray::from);
+                let (values, levels) = of_vm(&uuid);
+                w.write_batch(&values, Some(&levels), None)
+            }
+            (8, ColumnWriter::ByteArrayColumnWriter(w)) => {
+                let tier = |vm: &RecordedVm| vm.guest.tier.map(|tier| ByteArray::from(tier.name()));
+                let (values, levels) = of_vm(&tier);
+                w.write_batch(&values, Some(&levels), None)
+            }
+            (9, ColumnWriter::Int32ColumnWriter(w)) => {
                 w.write_batch(&int32(&|n| n.tid), None, None)
             }
-            (8, ColumnWriter::Int32ColumnWriter(w)) => {
+            (10, ColumnWriter::Int32ColumnWriter(w)) => {
                 w.write_batch(&int32(&|n| n.vcpu), None, None)
             }
-            (9, ColumnWriter::ByteArrayColumnWriter(w)) => {
+            (11, ColumnWriter::ByteArrayColumnWriter(w)) => {
                 w.write_batch(&text(&|n| n.class.name().into()), None, None)
             }
-            (10, ColumnWriter::Int32ColumnWriter(w)) => {
+            (12, ColumnWriter::Int32ColumnWriter(w)) => {
                 w.write_batch(&int32(&|n| n.cpu), None, None)
             }
-            (11, ColumnWriter::Int64ColumnWriter(w)) => {
+            (13, ColumnWriter::Int64ColumnWriter(w)) => {
                 let (values, levels) = optional(rows.iter().map(|n| n.siblings.map(|s| s as i64)));
                 w.write_batch(&values, Some(&levels), None)
             }
-            (12, ColumnWriter::BoolColumnWriter(w)) => {
+            (14, ColumnWriter::BoolColumnWriter(w)) => {
                 let (values, levels) = bool(|n| n.holder_off);
                 w.write_batch(&values, Some(&levels), None)
             }
-            (13, ColumnWriter::BoolColumnWriter(w)) => {
+            (15, ColumnWriter::BoolColumnWriter(w)) => {
                 let (values, levels) = bool(|n| n.head_off);
                 w.write_batch(&values, Some(&levels), None)
             }

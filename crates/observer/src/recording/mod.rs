@@ -3,6 +3,7 @@
 
 mod archive;
 mod checkpoint;
+mod content;
 mod encode;
 mod html;
 #[cfg(test)]
@@ -13,9 +14,9 @@ mod read;
 mod record;
 mod replay;
 mod schema;
+mod sources;
 mod summary;
 mod target;
-mod unfinished;
 mod write;
 
 use std::collections::{HashMap, HashSet};
@@ -23,13 +24,12 @@ use std::collections::{HashMap, HashSet};
 use holdfast_policy::VcpuClass;
 use serde::{Deserialize, Serialize};
 
-use crate::error::ObserverError;
 use crate::guest::Guest;
 use crate::sample::Sample;
-use crate::select::Selection;
 
 pub use record::{Record, Recorded};
 pub use replay::Replay;
+pub use sources::{Input, TimeRange};
 pub use target::{Bounds, Target};
 
 /// An event of a vCPU.
@@ -117,7 +117,11 @@ impl About {
 /// A VM of the recording, with or without events.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RecordedVm {
+    /// Its process. Of a VM that was read: its number of [`numbers`].
     pub(crate) pid: u32,
+    /// Of a VM that was read: its process.
+    #[serde(skip)]
+    pub(crate) process: u32,
     /// Start of its process, since 1970, unless it ended before that was read: an earlier process
     /// may have had the same number.
     pub(crate) begin_ns: Option<i64>,
@@ -157,25 +161,31 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Leaves the selected VMs, in their order, and their events. Returns the sums of these. Every
-    /// output is made of what is left.
-    pub(crate) fn select(&mut self, selection: &Selection) -> Result<Sample, ObserverError> {
-        let vms = self.about.vms.iter();
-        let ids = vms.map(|vm| (vm.pid, vm.name.as_deref(), vm.uuid.as_deref()));
-        selection.vms.check(ids, "in the recording")?;
-        let mut sample = self.summary();
-        selection.apply(&mut sample);
+    /// Leaves the VMs of a sample, in their order, and their events.
+    pub(crate) fn keep(&mut self, sample: &Sample) {
         let places: HashMap<u32, usize> = sample.vms.iter().map(|vm| vm.pid).zip(0..).collect();
         self.about.vms.retain(|vm| places.contains_key(&vm.pid));
         self.about.vms.sort_by_key(|vm| places[&vm.pid]);
         self.notes.retain(|note| places.contains_key(&note.vm));
-        Ok(sample)
     }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::error::ObserverError;
+    use crate::select::Selection;
+
+    impl Recording {
+        /// Leaves the selected VMs, as a replay does. Returns their sums.
+        pub(crate) fn select(&mut self, selection: &Selection) -> Result<Sample, ObserverError> {
+            let mut sample = self.summary();
+            selection.check([&sample], "in the recording")?;
+            selection.apply(&mut sample);
+            self.keep(&sample);
+            Ok(sample)
+        }
+    }
 
     /// As `--sync` by default.
     pub(crate) const SYNC: std::time::Duration = std::time::Duration::from_secs(10);
@@ -216,6 +226,7 @@ pub(crate) mod tests {
         ];
         let vm = RecordedVm {
             pid: 7,
+            process: 7,
             begin_ns: Some(T - 3_600_000 * MS),
             name: Some("web <1>".into()),
             guest: Guest { kernel: Some("6.1.0".into()), ..Guest::default() },
@@ -241,7 +252,13 @@ pub(crate) mod tests {
         more[4].begin_ns -= 7_000_000;
         both.notes.extend(more);
         let uuid = Some("0c24e29f-0000-4000-8000-000000000001".into());
-        let db = RecordedVm { pid: 9, name: Some("db".into()), uuid, ..both.about.vms[0].clone() };
+        let db = RecordedVm {
+            pid: 9,
+            process: 9,
+            name: Some("db".into()),
+            uuid,
+            ..both.about.vms[0].clone()
+        };
         both.about.vms.push(db);
         both
     }

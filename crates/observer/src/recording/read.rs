@@ -12,7 +12,7 @@ use std::sync::{Arc, Once};
 use holdfast_policy::VcpuClass;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
-use parquet::file::reader::{ChunkReader, FileReader, Length, SerializedFileReader};
+use parquet::file::reader::{FileReader, Length, SerializedFileReader};
 use parquet::record::{Field, Row, RowAccessor};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::Type;
@@ -20,9 +20,9 @@ use rustix::fs::{SeekFrom, seek};
 use serde::Deserialize;
 
 use super::checkpoint::kept;
+use super::content::Content;
 use super::partial::is_partial;
 use super::schema::{COLUMNS, KEY, SCHEMA};
-use super::unfinished::Unfinished;
 use super::{About, Event, Note, PIDS, Recording, numbers};
 use crate::error::ObserverError;
 use crate::guest::Guest;
@@ -48,7 +48,26 @@ const MAX_VCPUS: usize = 100_000;
 /// Longest text that is shown: the reason why a guest cannot be read is a sentence or two.
 const TEXT_CHARS: usize = 256;
 
+/// All of a recording.
 pub(super) fn read(path: &Path) -> Result<Recording, ObserverError> {
+    read_with(path, decode)
+}
+
+/// What a recording knows of itself.
+pub(super) fn read_about(path: &Path) -> Result<About, ObserverError> {
+    read_with(path, |file, len, data| {
+        let reader = SerializedFileReader::new(file).map_err(text)?;
+        let json = metadata(reader.metadata())?;
+        check_layout(reader.metadata(), len, data)?;
+        Ok(about(json)?)
+    })
+}
+
+/// Reads a file, of which `decode` is given the length, and the bytes of it that are no holes.
+fn read_with<T>(
+    path: &Path,
+    decode: impl FnOnce(Content, u64, u64) -> Result<T, Refusal>,
+) -> Result<T, ObserverError> {
     let failed = |source: std::io::Error| ObserverError::File {
         action: "open",
         path: path.to_owned(),
@@ -69,12 +88,12 @@ pub(super) fn read(path: &Path) -> Result<Recording, ObserverError> {
     let data = len - holes(&file, len).map_err(failed)?;
     // The library of the format panics where some files are broken.
     let decoded = unpanicked(|| match is_partial(path) {
-        false => decode(file, len, data),
+        false => decode(Content::whole(file, len), len, data),
         // Up to its last checkpoint.
         true => match kept(&file, usize::MAX).map_err(|error| error.to_string())? {
             None => Err("it is not finished, and has no event yet".into()),
             Some(kept) => {
-                let unfinished = Unfinished::new(file, kept.end, kept.footer);
+                let unfinished = Content::new(file, kept.end, kept.footer);
                 let len = unfinished.len();
                 decode(unfinished, len, data)
             }
@@ -149,7 +168,7 @@ fn holes(file: &File, len: u64) -> std::io::Result<u64> {
 }
 
 /// `data` of its `len` bytes are no holes.
-fn decode(file: impl ChunkReader + 'static, len: u64, data: u64) -> Result<Recording, Refusal> {
+fn decode(file: Content, len: u64, data: u64) -> Result<Recording, Refusal> {
     let reader = SerializedFileReader::new(file).map_err(text)?;
     // The schema first: other versions have other columns.
     let json = metadata(reader.metadata())?;
@@ -163,6 +182,9 @@ fn decode(file: impl ChunkReader + 'static, len: u64, data: u64) -> Result<Recor
     }
     if about.vms.iter().any(|vm| vm.pid >= PIDS) {
         return Err("it has a VM of a process that cannot be".into());
+    }
+    for vm in &mut about.vms {
+        vm.process = vm.pid;
     }
     for (vm, number) in about.vms.iter_mut().zip(numbers).filter(|(vm, number)| vm.pid != *number) {
         vm.name.get_or_insert_with(|| format!("pid {} again", vm.pid));
@@ -233,8 +255,9 @@ fn check_layout(metadata: &ParquetMetaData, len: u64, data: u64) -> Result<Type,
     if rows > data {
         return Err(format!("it cannot have {rows} events in {data} bytes"));
     }
-    // Names of VMs and of the host are in the metadata, too, and there only once.
-    let is_needed = |column: &&Arc<Type>| !["vm", "host"].contains(&column.name());
+    // What is known of VMs and of the host is in the metadata, too, and there only once.
+    let is_needed =
+        |column: &&Arc<Type>| !["vm", "vm_uuid", "tier", "host"].contains(&column.name());
     let fields = is.iter().filter(is_needed).map(Arc::clone).collect();
     Type::group_type_builder(root.name()).with_fields(fields).build().map_err(text)
 }
@@ -361,7 +384,10 @@ mod tests {
         let query = include_str!("../../../../packaging/queries/longest-holders.sql");
         let dir = tempfile::tempdir().unwrap();
         let recording = recording();
-        let mut writer = writer(&dir.path().join("holdfast.parquet"), SYNC);
+        // As a recorder of a directory does.
+        let partition = dir.path().join("date=2023-11-14/host=here");
+        std::fs::create_dir_all(&partition).unwrap();
+        let mut writer = writer(&partition.join("here-20231114T221320Z.parquet"), SYNC);
         writer.add(&recording.notes, &recording.about);
         writer.finish(&recording.about).unwrap();
 
@@ -469,6 +495,28 @@ mod tests {
         assert!(file.metadata().unwrap().len() > 1 << 20);
         let error = read(&path).unwrap_err().to_string();
         assert!(error.contains("cannot have 20000 events"), "{error}");
+    }
+
+    #[test]
+    fn rows_have_the_uuid_and_the_tier_of_their_vm() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.parquet");
+        let mut both = super::super::tests::two_vms();
+        both.about.vms[1].guest.tier = Some(holdfast_bpf::Tier::Exact);
+        let mut writer = writer(&path, SYNC);
+        writer.add(&both.notes, &both.about);
+        writer.finish(&both.about).unwrap();
+        let file = SerializedFileReader::new(File::open(&path).unwrap()).unwrap();
+        let rows = file.get_row_iter(None).unwrap().map(|row| {
+            let row = row.unwrap();
+            let of =
+                |name: &str| row.get_column_iter().find(|(n, _)| *n == name).unwrap().1.clone();
+            [of("vm_pid"), of("vm_uuid"), of("tier")].map(|field| field.to_string())
+        });
+        let rows: HashSet<[String; 3]> = rows.collect();
+        let uuid = "\"0c24e29f-0000-4000-8000-000000000001\"";
+        let expected = [["7", "null", "null"], ["9", uuid, "\"exact\""]];
+        assert_eq!(rows, HashSet::from(expected.map(|row| row.map(str::to_owned))));
     }
 
     #[test]

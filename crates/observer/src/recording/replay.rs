@@ -8,18 +8,21 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::partial::{directory, partial_file};
-use super::{Recording, html, perfetto, read};
+use super::sources::{Input, Source, sources};
+use super::summary::Summary;
+use super::{About, Recording, html, perfetto};
 use crate::error::ObserverError;
 use crate::histogram::time;
 use crate::output::{count, show};
 use crate::report::{CSV_COLUMNS, Format, Report, csv_line, when};
+use crate::sample::Sample;
 use crate::select::Selection;
 
 /// Options of a replay.
 #[derive(Debug, Clone)]
 pub struct Replay {
-    /// The recording.
-    pub path: PathBuf,
+    /// The recordings.
+    pub inputs: Vec<Input>,
     /// The form of what is printed.
     pub format: Format,
     /// The VMs that are shown, in each output.
@@ -37,42 +40,83 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Prints a recording, and writes the requested files.
+    /// Prints recordings, and writes the requested files.
     pub fn run(&self) -> Result<(), ObserverError> {
-        self.check_outputs()?;
-        let mut recording = read::read(&self.path)?;
-        let sample = recording.select(&self.selection)?;
+        show(&mut io::stdout(), &self.text()?)
+    }
+
+    /// What is printed. Writes the requested files, too.
+    fn text(&self) -> Result<String, ObserverError> {
+        let hosts = sources(&self.inputs)?;
+        self.check_outputs(hosts.values().flatten())?;
+        let draws = self.html.is_some() || self.perfetto.is_some() || self.svg.is_some();
+        if draws && hosts.len() > 1 {
+            let name = |of: &Vec<Source>| of[0].about.host_name().to_owned();
+            return Err(ObserverError::SeveralHosts { hosts: hosts.values().map(name).collect() });
+        }
+        let mut of_hosts = Vec::new();
+        for sources in hosts.values() {
+            let (mut summary, mut notes) = (Summary::default(), Vec::new());
+            for source in sources {
+                let Some(mut recording) = source.read()? else { continue };
+                summary.add(&mut recording);
+                if draws {
+                    notes.append(&mut recording.notes);
+                }
+            }
+            of_hosts.push((summary.sample(), summary, notes));
+        }
+        self.selection.check(of_hosts.iter().map(|(sample, ..)| sample), "in the recording")?;
+
+        let mut text = match self.format {
+            Format::Text | Format::Json => String::new(),
+            Format::Csv => csv_line(CSV_COLUMNS),
+        };
+        for (at, (mut sample, summary, notes)) in of_hosts.into_iter().enumerate() {
+            self.selection.apply(&mut sample);
+            let mut recording = Recording { about: summary.about().clone(), notes };
+            recording.keep(&sample);
+            self.draw(&recording, &sample)?;
+            if self.format == Format::Text {
+                text.push_str(if at > 0 { "\n" } else { "" });
+                text.push_str(&headline(&recording.about, &summary));
+            }
+            let report = Report {
+                format: self.format,
+                vcpus: self.vcpus,
+                histogram: self.histogram,
+                frequency_hz: recording.about.frequency_hz,
+                ..Report::default()
+            };
+            let written = |source| ObserverError::Io { action: "write the report", source };
+            text.push_str(&report.render(&sample).map_err(written)?);
+        }
+        Ok(text)
+    }
+
+    /// Writes the requested files.
+    fn draw(&self, recording: &Recording, sample: &Sample) -> Result<(), ObserverError> {
         if let Some(path) = &self.perfetto {
-            write_file(path, "write the trace", |out| perfetto::write(&recording, out))?;
+            write_file(path, "write the trace", |out| perfetto::write(recording, out))?;
         }
         if let Some(path) = &self.html {
-            let page = html::render(&recording, &sample);
+            let page = html::render(recording, sample);
             write_file(path, "write the report", |out| out.write_all(page.as_bytes()))?;
         }
         if let Some(path) = &self.svg {
-            let picture = html::picture(&recording);
+            let picture = html::picture(recording);
             write_file(path, "write the picture", |out| out.write_all(picture.as_bytes()))?;
         }
-        let report = Report {
-            format: self.format,
-            vcpus: self.vcpus,
-            histogram: self.histogram,
-            frequency_hz: recording.about.frequency_hz,
-            ..Report::default()
-        };
-        let head = match self.format {
-            Format::Text => headline(&recording),
-            Format::Json => String::new(),
-            Format::Csv => csv_line(CSV_COLUMNS),
-        };
-        let text = report.render(&sample).map(|text| head + &text);
-        let written = |source| ObserverError::Io { action: "write the report", source };
-        show(&mut io::stdout(), &text.map_err(written)?)
+        Ok(())
     }
 
-    /// No output may overwrite the recording or another output.
-    fn check_outputs(&self) -> Result<(), ObserverError> {
-        let mut taken = vec![(self.path.as_path(), "the recording")];
+    /// No output may overwrite a recording or another output.
+    fn check_outputs<'a>(
+        &'a self,
+        sources: impl Iterator<Item = &'a Source>,
+    ) -> Result<(), ObserverError> {
+        let mut taken: Vec<(&Path, _)> =
+            sources.map(|source| (source.path.as_path(), "the recording")).collect();
         for (action, output) in [
             ("write the report", &self.html),
             ("write the trace", &self.perfetto),
@@ -89,14 +133,16 @@ impl Replay {
 }
 
 /// The heading of the table.
-fn headline(recording: &Recording) -> String {
-    let about = &recording.about;
+fn headline(about: &About, summary: &Summary) -> String {
+    let (files, events) = summary.counted();
+    let in_files =
+        if files > 1 { format!(" in {}", count(files as u64, "file")) } else { "".into() };
     format!(
-        "{}, {} from {} on, {} of {}\n",
+        "{}, {} from {} on, {} of {}{in_files}\n",
         about.host_name(),
-        time((about.end_ns - about.begin_ns) as u64),
+        time(summary.recorded_ns()),
         when(about.begin_ns as u64),
-        count(recording.notes.len() as u64, "event"),
+        count(events, "event"),
         count(about.vms.len() as u64, "VM"),
     )
 }
@@ -167,6 +213,7 @@ mod tests {
     use std::fs::Permissions;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
+    use super::super::read::read;
     use super::super::tests::{SYNC, recording, writer};
     use super::*;
 
@@ -183,7 +230,7 @@ mod tests {
         symlink("link2", in_dir("link")).unwrap();
         symlink("new", in_dir("link2")).unwrap();
         let replay = |html: Option<&str>, perfetto: Option<&str>| Replay {
-            path: in_dir("a"),
+            inputs: vec![Input::all_of(in_dir("a"))],
             format: Format::Text,
             selection: Selection::default(),
             vcpus: false,
@@ -208,10 +255,58 @@ mod tests {
             let error = replay(html, perfetto).run().unwrap_err();
             assert!(matches!(error, ObserverError::SameFile { .. }), "{error}");
         }
-        assert!(!in_dir("new").exists() && read::read(&in_dir("a")).unwrap() == recording);
-        replay(Some("new"), Some("other")).check_outputs().unwrap();
-        replay(Some("/dev/null"), Some("/dev/null")).check_outputs().unwrap();
-        replay(Some("link"), Some("other")).check_outputs().unwrap();
+        assert!(!in_dir("new").exists() && read(&in_dir("a")).unwrap() == recording);
+        replay(Some("new"), Some("other")).check_outputs([].iter()).unwrap();
+        replay(Some("/dev/null"), Some("/dev/null")).check_outputs([].iter()).unwrap();
+        replay(Some("link"), Some("other")).check_outputs([].iter()).unwrap();
+    }
+
+    #[test]
+    fn each_host_has_a_table_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let page = dir.path().join("page.html");
+        for (file, host) in [("1.parquet", "b"), ("2.parquet", "a")] {
+            let mut recording = recording();
+            recording.about.host = host.into();
+            let mut writer = writer(&dir.path().join(file), SYNC);
+            writer.add(&recording.notes, &recording.about);
+            writer.finish(&recording.about).unwrap();
+        }
+        let mut replay = Replay {
+            inputs: vec![Input::all_of(dir.path())],
+            format: Format::Text,
+            selection: Selection::default(),
+            vcpus: false,
+            histogram: false,
+            html: None,
+            perfetto: None,
+            svg: None,
+        };
+        let table = replay.text().unwrap();
+        let heads: Vec<&str> = table.lines().filter(|line| line.contains(" events of ")).collect();
+        assert_eq!(
+            heads,
+            [
+                "a, 1.0s from 2023-11-14T22:13:20Z on, 8 events of 1 VM",
+                "b, 1.0s from 2023-11-14T22:13:20Z on, 8 events of 1 VM"
+            ]
+        );
+        assert_eq!(table.matches("\nweb <1> ").count(), 2, "{table}");
+        replay.format = Format::Json;
+        let lines = replay.text().unwrap();
+        let host = |line| serde_json::from_str::<serde_json::Value>(line).unwrap()["host"].take();
+        assert_eq!(lines.lines().map(host).collect::<Vec<_>>(), ["a", "b"]);
+        replay.format = Format::Csv;
+        let lines = replay.text().unwrap();
+        let host = |line: &str| line.rsplit_once(',').unwrap().1.to_owned();
+        assert_eq!(lines.lines().map(host).collect::<Vec<_>>(), ["host", "a", "b"]);
+        replay.html = Some(page.clone());
+        let error = replay.text().unwrap_err();
+        assert!(error.is_wrong_usage() && !page.exists(), "{error}");
+        assert!(error.to_string().contains("of a, b; name those of one"), "{error}");
+        replay.inputs = vec![Input::all_of(dir.path().join("2.parquet"))];
+        replay.text().unwrap();
+        assert!(page.exists());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-//! A recording that is being written, or was cut short, as the Parquet file that it would be.
+//! The bytes of a recording. One that is being written, or was cut short, has those of the Parquet
+//! file that it would be.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -11,26 +12,30 @@ use parquet::errors::Result;
 use parquet::file::reader::{ChunkReader, Length};
 
 /// The first bytes of a file, and an end in memory.
-pub(super) struct Unfinished {
+pub(super) struct Content {
     file: Arc<File>,
     /// Bytes of the file.
     len: u64,
     end: Bytes,
 }
 
-impl Unfinished {
+impl Content {
+    pub(super) fn whole(file: File, len: u64) -> Self {
+        Self::new(file, len, Vec::new())
+    }
+
     pub(super) fn new(file: File, len: u64, end: Vec<u8>) -> Self {
         Self { file: Arc::new(file), len, end: end.into() }
     }
 }
 
-impl Length for Unfinished {
+impl Length for Content {
     fn len(&self) -> u64 {
         self.len + self.end.len() as u64
     }
 }
 
-impl ChunkReader for Unfinished {
+impl ChunkReader for Content {
     type T = Box<dyn Read>;
 
     fn get_read(&self, start: u64) -> Result<Self::T> {
