@@ -19,9 +19,10 @@ pub mod resume;
 pub mod runner;
 pub mod scheduler;
 pub mod spins;
-pub mod stats;
 pub mod window;
 
 mod markup;
 #[cfg(test)]
 mod testdata;
+
+pub use holdfast_stats as stats;

@@ -11,12 +11,15 @@
 //! on every machine.
 
 pub mod bootstrap;
+pub mod change;
 pub mod permutation;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, StudentsT};
+
+pub use change::{Change, MIN_WINDOWS, Verdict, change};
 
 /// How comparisons are made; part of a result, so that anybody can repeat them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@
 
 use rand::RngExt;
 
-use super::{Round, Settings, ratio_of_means};
+use crate::{Round, Settings, ratio_of_means};
 
 /// Up to this many rounds all relabellings are tried.
 const EXACT_ROUNDS: usize = 14;

@@ -14,7 +14,7 @@
 use rand::RngExt;
 use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
-use super::{Round, Settings, mean_interval, ratio_of_means};
+use crate::{Round, Settings, mean_interval, ratio_of_means};
 
 /// Rounds from which on resamples reach far enough.
 const MIN_RESAMPLED: usize = 5;
@@ -56,7 +56,7 @@ fn students(rounds: &[Round], confidence: f64) -> Option<(f64, f64)> {
 }
 
 /// Part of the resamples to leave out at each end.
-fn tail(n: usize, confidence: f64) -> f64 {
+pub(crate) fn tail(n: usize, confidence: f64) -> f64 {
     let outside = (1.0 - confidence) / 2.0;
     if n < 2 {
         return 0.0;
