@@ -4,6 +4,7 @@
 //! Holds the subcommands; the crates that they call do the work.
 
 mod btf;
+mod compare;
 mod doctor;
 mod export;
 mod lab;
@@ -79,6 +80,7 @@ struct Say {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Compare(compare::Args),
     Doctor(doctor::Args),
     Export(export::Args),
     /// Runs experiments in an emulated KVM host: the stock scheduler and others side by side.
@@ -118,6 +120,7 @@ fn main() -> ExitCode {
         libbpf_rs::set_print(None);
     }
     let outcome = match command {
+        Command::Compare(args) => compare::main(&args),
         Command::Doctor(args) => doctor::main(&args, say),
         Command::Export(args) => export::main(&args),
         Command::Lab(command) => lab::main(&command, say),

@@ -14,9 +14,9 @@ use crate::{Say, complain, outcome, output_file, print, wrong_usage};
 
 /// Records when every vCPU loses its CPU, and the sampling clock's findings, to Parquet files.
 ///
-/// `holdfast replay` shows recordings; DuckDB and Spark read them, too. A file gets its name when
-/// it is complete. What a killed process has left, the next `record` in that directory ends and
-/// names. Needs the same rights as `holdfast report`.
+/// `holdfast replay` shows recordings, and `holdfast compare` compares them; DuckDB and Spark read
+/// them, too. A file gets its name when it is complete. What a killed process has left, the next
+/// `record` in that directory ends and names. Needs the same rights as `holdfast report`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -55,7 +55,7 @@ pub(crate) struct Args {
 }
 
 /// A parser of recordings.
-fn input_parser() -> impl TypedValueParser<Value = Input> {
+pub(crate) fn input_parser() -> impl TypedValueParser<Value = Input> {
     OsStringValueParser::new().try_map(|text| Input::parse(&text))
 }
 

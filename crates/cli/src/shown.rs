@@ -8,11 +8,11 @@ use holdfast_observer::{Column, Format, ObserverError, Selection, Wanted, known_
 /// The form of the output.
 #[derive(Debug, clap::Args)]
 pub(crate) struct FormatArgs {
-    /// Form of the output. CSV has a line for each VM, and an empty field for what is not known.
+    /// Form of the output. CSV has an empty field for what is not known.
     #[arg(long, value_enum, default_value_t = Kind::Text, conflicts_with = "json")]
     format: Kind,
 
-    /// The same as --format json: an object of schema holdfast.report/1 per line.
+    /// The same as --format json: objects of a documented schema, one per line.
     #[arg(long)]
     json: bool,
 }

@@ -146,6 +146,14 @@ pub enum ObserverError {
         /// Their names.
         hosts: Vec<String>,
     },
+    /// No VM is in two recordings that are compared.
+    #[error("no VM is in both: before there are {}, after {}", listed(before), listed(after))]
+    NothingToCompare {
+        /// VMs before.
+        before: Vec<String>,
+        /// VMs after.
+        after: Vec<String>,
+    },
     /// A recording was made by another version of this program.
     #[error(
         "{} was made by another version of holdfast: it is of schema {schema}, and this program \
@@ -168,6 +176,11 @@ pub enum ObserverError {
         /// The error in it.
         why: String,
     },
+}
+
+/// Names in a sentence.
+fn listed(names: &[String]) -> String {
+    if names.is_empty() { "none".into() } else { names.join(", ") }
 }
 
 impl ObserverError {

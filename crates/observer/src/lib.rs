@@ -49,7 +49,7 @@ pub use holdfast_bpf::{BtfFiles, with_last_words};
 pub use host::{boot_time, process_start};
 pub use look::{Look, look};
 pub use observer::{Observer, Options, Storage, try_discovery};
-pub use recording::{Bounds, Input, Record, Recorded, Replay, Target, TimeRange};
+pub use recording::{Bounds, Compare, Input, Record, Recorded, Replay, Target, TimeRange};
 pub use report::{Format, Report};
 pub use sample::{
     ByClass, ClockSamples, Cost, Counters, HistogramByClass, Holders, KvmCounters, PREEMPTIONS,

@@ -13,7 +13,7 @@ use crate::output::count;
 use crate::report::when;
 use crate::sample::{Cost, Sample, VmSample};
 
-const STYLE: &str = include_str!("report.css");
+pub(super) const STYLE: &str = include_str!("report.css");
 /// Style of the time lines, also for the picture.
 const LANES_STYLE: &str = include_str!("lanes.css");
 const SECOND_NS: i64 = 1_000_000_000;
@@ -400,7 +400,7 @@ fn bars(title: &str, histogram: &Histogram, class: VcpuClass) -> String {
 }
 
 /// Escapes markup, because names come from guests and their operators.
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

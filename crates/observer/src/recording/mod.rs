@@ -3,6 +3,8 @@
 
 mod archive;
 mod checkpoint;
+mod compare;
+mod compare_text;
 mod content;
 mod encode;
 mod html;
@@ -27,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use crate::guest::Guest;
 use crate::sample::Sample;
 
+pub use compare::Compare;
 pub use record::{Record, Recorded};
 pub use replay::Replay;
 pub use sources::{Input, TimeRange};

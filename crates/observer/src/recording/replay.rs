@@ -181,7 +181,7 @@ fn file_behind(path: &Path) -> Option<PathBuf> {
 
 /// Writes a file that gets its name only when it is complete, so a failed write does not destroy an
 /// older file of that name. Devices and pipes are written to directly.
-fn write_file(
+pub(super) fn write_file(
     path: &Path,
     action: &'static str,
     write: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,

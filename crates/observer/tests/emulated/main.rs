@@ -7,4 +7,5 @@ mod guests;
 mod limits;
 mod load;
 mod nested;
+mod rotation;
 mod top;
