@@ -47,8 +47,9 @@ impl Replay {
 
     /// What is printed. Writes the requested files, too.
     fn text(&self) -> Result<String, ObserverError> {
+        self.check_outputs(self.inputs.iter().map(|input| input.path.as_path()))?;
         let hosts = sources(&self.inputs)?;
-        self.check_outputs(hosts.values().flatten())?;
+        self.check_outputs(hosts.values().flatten().map(|source| source.path.as_path()))?;
         let draws = self.html.is_some() || self.perfetto.is_some() || self.svg.is_some();
         if draws && hosts.len() > 1 {
             let name = |of: &Vec<Source>| of[0].about.host_name().to_owned();
@@ -113,10 +114,9 @@ impl Replay {
     /// No output may overwrite a recording or another output.
     fn check_outputs<'a>(
         &'a self,
-        sources: impl Iterator<Item = &'a Source>,
+        recordings: impl Iterator<Item = &'a Path>,
     ) -> Result<(), ObserverError> {
-        let mut taken: Vec<(&Path, _)> =
-            sources.map(|source| (source.path.as_path(), "the recording")).collect();
+        let mut taken: Vec<(&Path, _)> = recordings.map(|path| (path, "the recording")).collect();
         for (action, output) in [
             ("write the report", &self.html),
             ("write the trace", &self.perfetto),
@@ -256,9 +256,9 @@ mod tests {
             assert!(matches!(error, ObserverError::SameFile { .. }), "{error}");
         }
         assert!(!in_dir("new").exists() && read(&in_dir("a")).unwrap() == recording);
-        replay(Some("new"), Some("other")).check_outputs([].iter()).unwrap();
-        replay(Some("/dev/null"), Some("/dev/null")).check_outputs([].iter()).unwrap();
-        replay(Some("link"), Some("other")).check_outputs([].iter()).unwrap();
+        replay(Some("new"), Some("other")).check_outputs([].into_iter()).unwrap();
+        replay(Some("/dev/null"), Some("/dev/null")).check_outputs([].into_iter()).unwrap();
+        replay(Some("link"), Some("other")).check_outputs([].into_iter()).unwrap();
     }
 
     #[test]
