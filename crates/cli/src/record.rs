@@ -13,10 +13,6 @@ use crate::shown::WantedArgs;
 use crate::{Say, complain, outcome, output_file, print, wrong_usage};
 
 /// Records when every vCPU loses its CPU, and the sampling clock's findings, to Parquet files.
-///
-/// `holdfast replay` shows recordings, and `holdfast compare` compares them; DuckDB and Spark read
-/// them, too. A file gets its name when it is complete. What a killed process has left, the next
-/// `record` in that directory ends and names. Needs the same rights as `holdfast report`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -24,7 +20,12 @@ Examples:
   holdfast record 1m -o monday.parquet
   holdfast record 1m --vm web1 --vm web2
   holdfast record -o rec/ --keep 7d,10GiB  # a file each hour, until Ctrl-C
-  holdfast replay monday.parquet")]
+  holdfast replay monday.parquet
+
+Files:
+  A file gets its name when it is complete. What a killed process has left, the
+  next `record` in that directory ends and names. DuckDB and Spark read files,
+  too.")]
 pub(crate) struct Args {
     /// File to write, in place of one of this name. By default a new one, which is called after the
     /// host and the time: holdfast-HOST-20261129T031608Z.parquet. With a slash at the end it is a

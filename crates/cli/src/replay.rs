@@ -11,8 +11,6 @@ use crate::shown::{FormatArgs, VmArgs};
 use crate::{outcome, output_file};
 
 /// Shows recordings of `holdfast record`: as a table, a trace, a report or a picture.
-///
-/// Recordings of one host are shown as one, and those of several hosts one after the other.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -22,8 +20,9 @@ Examples:
   holdfast replay monday.parquet --html monday.html
   holdfast replay monday.parquet --format csv > monday.csv")]
 pub(crate) struct Args {
-    /// Recordings, and directories with recordings below them. @FROM..TO after a name is a time of
-    /// them in UTC, such as 2026-11-28..2026-11-29T12:00; either end may be missing.
+    /// Recordings, and directories with recordings below them; those of one host are shown as one.
+    /// @FROM..TO after a name is a time of them in UTC, such as 2026-11-28..2026-11-29T12:00, and
+    /// either end may be missing.
     #[arg(required = true, value_name = "FILE|DIR[@FROM..TO]", value_parser = input_parser())]
     inputs: Vec<Input>,
 

@@ -12,7 +12,8 @@ pub(crate) struct FormatArgs {
     #[arg(long, value_enum, default_value_t = Kind::Text, conflicts_with = "json")]
     format: Kind,
 
-    /// The same as --format json: objects of a documented schema, one per line.
+    /// The same as --format json: an object per line, of schema holdfast.report/1, or of
+    /// holdfast.compare/1 where recordings are compared.
     #[arg(long)]
     json: bool,
 }
