@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use holdfast_observer::Export;
+use holdfast_observer::{Export, Series};
 
 use crate::outcome;
 use crate::shown::WantedArgs;
@@ -23,6 +23,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9746")]
     #[arg(value_parser = loopback)]
     listen: SocketAddr,
+
+    /// Serve all series of each VM: also those by class, and finer histograms. They are some 130
+    /// instead of 20.
+    #[arg(long)]
+    all: bool,
 
     /// Ticks of the sampling clock per second and CPU; 0 turns the clock off.
     #[arg(long, value_name = "HZ", default_value_t = 19)]
@@ -56,6 +61,7 @@ pub(crate) fn main(args: &Args) -> anyhow::Result<ExitCode> {
     let export = Export {
         // They may begin later, and others may end.
         vms: args.vms.wanted(),
+        series: if args.all { Series::All } else { Series::Few },
         frequency_hz: args.frequency,
         btf: args.guests.btf.clone(),
     };

@@ -41,7 +41,7 @@ mod top;
 mod vms;
 
 pub use error::ObserverError;
-pub use export::{Export, reference as metrics_reference};
+pub use export::{Export, Series, reference as metrics_reference};
 pub use guest::Guest;
 pub use histogram::{Histogram, NR_SLOTS, time};
 pub use holdfast_bpf::service::error_line;

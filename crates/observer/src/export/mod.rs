@@ -30,7 +30,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::collector::{Collector, END};
-pub use self::metrics::reference;
+pub use self::metrics::{Series, reference};
 
 use crate::error::ObserverError;
 use crate::host::{check_kvm, nodename};
@@ -52,6 +52,8 @@ fn io_error(action: &'static str) -> impl Fn(io::Error) -> ObserverError {
 pub struct Export {
     /// The VMs that have metrics.
     pub vms: Wanted,
+    /// How many series a VM has.
+    pub series: Series,
     /// Ticks of the sampling clock per second and CPU.
     pub frequency_hz: u32,
     /// BTF of guest kernels, for guests that have none in memory.
@@ -71,6 +73,7 @@ impl Export {
         let mut collector = Command::new(program);
         let frequency = self.frequency_hz.to_string();
         collector.args(["export", "--collect", "--frequency", &frequency]);
+        collector.args((self.series == Series::All).then_some("--all"));
         collector.args(self.vms.0.iter().map(|vm| format!("--vm={vm}")));
         for files in &self.btf {
             let mut option = OsString::from("--btf=");
@@ -85,11 +88,11 @@ impl Export {
         let (mut discovery, mut program) = (Storage::default(), Storage::default());
         let options = Options { frequency_hz: self.frequency_hz, ..Options::COUNTERS };
         let mut observer = Observer::attach(&mut discovery, &mut program, options, &self.btf)?;
-        collect(&mut observer, &self.vms)
+        collect(&mut observer, &self.vms, self.series)
     }
 }
 
-fn collect(observer: &mut Observer<'_>, vms: &Wanted) -> Result<(), ObserverError> {
+fn collect(observer: &mut Observer<'_>, vms: &Wanted, series: Series) -> Result<(), ObserverError> {
     observer.settle()?;
     let selection = Selection { vms: vms.clone(), sort: Column::Vm, top: None };
     let mut ended = Ended::default();
@@ -111,7 +114,7 @@ fn collect(observer: &mut Observer<'_>, vms: &Wanted) -> Result<(), ObserverErro
                 ended.keep(&mut sample, Instant::now());
                 selection.apply(&mut sample);
                 let scheduler = name.as_deref().map(scheduler::Loaded::ask);
-                let page = metrics::render(&sample, &nodename(), scheduler.as_ref());
+                let page = metrics::render(&sample, series, &nodename(), scheduler.as_ref());
                 writeln!(out, "{page}{END}")
                     .and_then(|()| out.flush())
                     .map_err(io_error("answer the server"))?;

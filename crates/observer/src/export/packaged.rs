@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use super::metrics::render;
+use super::metrics::{Series, render};
 use super::scheduler::tests::loaded;
 use crate::sample::tests::sample;
 use crate::tools;
@@ -17,7 +17,7 @@ const DASHBOARD: &str = include_str!("../../../../packaging/grafana/holdfast.jso
 /// All series: those that are exported, those that rules record, and the one that Prometheus makes
 /// for each target.
 fn series() -> BTreeSet<String> {
-    let page = render(&sample(1, 7, 30), "a", Some(&loaded()));
+    let page = render(&sample(1, 7, 30), Series::All, "a", Some(&loaded()));
     let mut names = BTreeSet::new();
     for (name, kind) in
         page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))

@@ -5,8 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::metrics::{Definition, Page};
-use crate::sample::VmSample;
+use super::metrics::{Definition, Labelled, Page, Series};
 use crate::scheduler::{Connection, Period, SOCKET};
 
 /// The sched_ext scheduler of a host.
@@ -30,10 +29,10 @@ const VMS: Metric = (
     ("holdfast_scheduler_vms", "gauge", "VMs that scx_holdfast schedules."),
     1.0,
     &[
-        ("nr_vms_readable", &[("readable", "true")]),
-        ("nr_vms_queue", &[("readable", "queue")]),
-        ("nr_vms_irql", &[("readable", "irql")]),
-        ("nr_vms_unreadable", &[("readable", "false")]),
+        ("nr_vms_readable", &[("tier", "exact")]),
+        ("nr_vms_queue", &[("tier", "queue")]),
+        ("nr_vms_irql", &[("tier", "irql")]),
+        ("nr_vms_unreadable", &[("tier", "none")]),
     ],
 );
 
@@ -127,22 +126,26 @@ const DECISIONS: [Metric; 5] = [
 ];
 
 /// Decisions about the vCPUs of a VM: those that tell whether it makes too much of its grace.
-const OF_VM: [Metric; 2] = [
+const GRACES: Metric = (
+    ("holdfast_vm_graces_total", "counter", "Graces of vCPUs of the VM, by how they ended."),
+    1.0,
+    &[
+        ("nr_released", &[("end", "released")]),
+        ("nr_capped", &[("end", "capped")]),
+        ("nr_over_budget", &[("end", "over_budget")]),
+    ],
+);
+
+/// With [`Series::All`].
+const GRACE: Metric = (
     (
-        ("holdfast_vm_graces_total", "counter", "Graces of vCPUs of the VM, by how they ended."),
-        1.0,
-        &[
-            ("nr_released", &[("end", "released")]),
-            ("nr_capped", &[("end", "capped")]),
-            ("nr_over_budget", &[("end", "over_budget")]),
-        ],
+        "holdfast_vm_grace_seconds_total",
+        "counter",
+        "Grace granted to vCPUs of the VM (with `--all`).",
     ),
-    (
-        ("holdfast_vm_grace_seconds_total", "counter", "Grace granted to vCPUs of the VM."),
-        NS,
-        &[("grace_ns", &[])],
-    ),
-];
+    NS,
+    &[("grace_ns", &[])],
+);
 
 impl<'a> Loaded<'a> {
     /// Asks the scheduler of this name for its counters, if it is scx_holdfast.
@@ -157,7 +160,13 @@ impl<'a> Loaded<'a> {
     }
 
     /// Adds its metrics to a page.
-    pub(super) fn write(&self, page: &mut Page, nodename: &str, vms: &[VmSample]) {
+    pub(super) fn write(
+        &self,
+        page: &mut Page,
+        series: Series,
+        nodename: &str,
+        vms: &[Labelled<'_>],
+    ) {
         let Some(counters) = &self.counters else { return };
         let of_host = [("nodename", nodename)];
         for metric in std::iter::once(&VMS).chain(&OF_HOST) {
@@ -168,19 +177,11 @@ impl<'a> Loaded<'a> {
         }
         let of_vms: Vec<_> = vms
             .iter()
-            .filter_map(|vm| {
-                let pid = vm.pid.to_string();
-                let decisions = counters["vms"].get(&pid)?;
-                Some((decisions, vm.label(), pid))
-            })
+            .filter_map(|vm| Some((counters["vms"].get(vm.vm.pid.to_string())?, vm.labels(&[]))))
             .collect();
-        for metric in &OF_VM {
-            let labels: Vec<_> = of_vms
-                .iter()
-                .map(|(decisions, label, pid)| (*decisions, [("vm", &**label), ("pid", &**pid)]))
-                .collect();
-            let each = labels.iter().map(|(decisions, labels)| (*decisions, &labels[..]));
-            write_metric(page, metric, each);
+        let more = (series == Series::All).then_some(&GRACE);
+        for metric in std::iter::once(&GRACES).chain(more) {
+            write_metric(page, metric, of_vms.iter().map(|(of, labels)| (*of, &labels[..])));
         }
     }
 }
@@ -209,7 +210,7 @@ pub(super) fn lists() -> [(&'static str, Vec<Definition>); 2] {
             "Of `scx_holdfast` while it is loaded, since it was, with the label `nodename`",
             of_host.map(|metric| metric.0).collect(),
         ),
-        ("Of VMs that it schedules", OF_VM.iter().map(|metric| metric.0).collect()),
+        ("Of VMs that it schedules", vec![GRACES.0, GRACE.0]),
     ]
 }
 
@@ -218,6 +219,7 @@ pub(super) mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::export::metrics::labelled;
     use crate::sample::tests::sample;
 
     /// scx_holdfast with some counters, for the VM of process 7.
@@ -236,29 +238,31 @@ pub(super) mod tests {
     #[test]
     fn counters_become_series_of_the_host_and_of_its_vms() {
         let mut page = Page::default();
-        loaded().write(&mut page, "a", &sample(1, 7, 30).vms);
+        let sample = sample(1, 7, 30);
+        loaded().write(&mut page, Series::All, "a", &labelled(&sample));
         for line in [
-            r#"holdfast_scheduler_vms{nodename="a",readable="false"} 2"#,
-            r#"holdfast_scheduler_vms{nodename="a",readable="queue"} 4"#,
-            r#"holdfast_scheduler_vms{nodename="a",readable="irql"} 3"#,
+            r#"holdfast_scheduler_vms{nodename="a",tier="none"} 2"#,
+            r#"holdfast_scheduler_vms{nodename="a",tier="queue"} 4"#,
+            r#"holdfast_scheduler_vms{nodename="a",tier="irql"} 3"#,
             r#"holdfast_scheduler_starving_slices_total{nodename="a"} 5"#,
             r#"holdfast_scheduler_slice_ends_total{nodename="a",decision="capped"} 2"#,
             r#"holdfast_scheduler_preemptions_total{nodename="a",class="holder"} 3"#,
             r#"holdfast_scheduler_preemptions_total{nodename="a",class="likely_holder"} 8"#,
             r#"holdfast_scheduler_blocked_seconds_total{nodename="a"} 0.001"#,
-            r#"holdfast_vm_graces_total{vm="web",pid="7",end="over_budget"} 1"#,
-            r#"holdfast_vm_grace_seconds_total{vm="web",pid="7"} 2.5"#,
+            r#"holdfast_vm_graces_total{vm="web",end="over_budget"} 1"#,
+            r#"holdfast_vm_grace_seconds_total{vm="web"} 2.5"#,
         ] {
             assert!(page.0.lines().any(|have| have == line), "{line}\n{}", page.0);
         }
-        assert!(!page.0.contains("pid=\"8\""), "no VM of the sample: {}", page.0);
+        let graces = page.0.matches("holdfast_vm_graces_total{").count();
+        assert_eq!(graces, 3, "those of the VM of the sample: {}", page.0);
         assert!(!page.0.contains("class=\"irq\""), "it does not say: {}", page.0);
     }
 
     #[test]
     fn another_scheduler_is_not_asked() {
         let mut page = Page::default();
-        Loaded::ask("bpfland").write(&mut page, "a", &[]);
+        Loaded::ask("bpfland").write(&mut page, Series::All, "a", &[]);
         assert_eq!(page.0, "");
     }
 }

@@ -20,7 +20,7 @@ use rustix::thread::{
     set_keep_capabilities,
 };
 
-use super::{Ended, Export, SHOW_ENDED, run};
+use super::{Ended, Export, SHOW_ENDED, Series, run};
 use crate::error::ObserverError;
 use crate::sample::VmSample;
 use crate::sample::tests::sample;
@@ -279,10 +279,10 @@ fn the_collector_gets_the_vms_and_the_btf_of_guests() {
     let files = files.map(Result::unwrap);
     let options = files.each_ref().map(|files| format!("--btf={}", files.path().display()));
     let vms = Wanted(vec!["web".into(), "-x".into()]);
-    let export = Export { vms, frequency_hz: 19, btf: files.to_vec() };
+    let export = Export { vms, series: Series::All, frequency_hz: 19, btf: files.to_vec() };
     let command = export.collector_command(Path::new("holdfast"));
     let args: Vec<_> = command.get_args().skip(4).map(|arg| arg.to_str().unwrap()).collect();
-    assert_eq!(args, ["--vm=web", "--vm=-x", &options[0], &options[1]]);
+    assert_eq!(args, ["--all", "--vm=web", "--vm=-x", &options[0], &options[1]]);
 }
 
 #[test]

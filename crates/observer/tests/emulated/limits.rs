@@ -203,7 +203,7 @@ fn scrape(machine: &Machine) -> String {
 /// Both count a VM that they know from one standstill to the next, and see the same.
 fn exports_what_it_reports(machine: &Machine) {
     let program = machine.dist_path("holdfast");
-    let mut export = Lines::of(machine, "export", &[&program, "export"]);
+    let mut export = Lines::of(machine, "export", &[&program, "export", "--all"]);
     let mut reports = Lines::of(machine, "reports", &[&program, "report", "1", "--json"]);
     export.until(Duration::from_secs(120), "metrics");
     reports.next().unwrap();
