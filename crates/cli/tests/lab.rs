@@ -158,6 +158,20 @@ fn the_list_goes_on_after_an_experiment_that_is_broken() {
 }
 
 #[test]
+fn a_file_in_place_of_a_directory_is_called_so() {
+    let dir = tempfile::tempdir().unwrap();
+    build(&dir.path().join("dist"));
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    for args in [&["list", "file"][..], &["run", "smoke", "--dist", "dist", "-o", "file"]] {
+        let output = lab(dir.path(), args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {said}");
+        let why = said.to_lowercase();
+        assert!(why.contains("file: not a directory"), "{args:?}: {said}");
+    }
+}
+
+#[test]
 fn an_error_is_printed_once() {
     let output = holdfast(&["lab", "run", "no-such.toml"]);
     let said = text(&output.stderr);

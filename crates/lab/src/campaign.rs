@@ -277,8 +277,13 @@ impl Made {
             dir.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists());
         // Removes the directories made so far if one of them cannot be made.
         let made = Made(missing.map(Path::to_path_buf).collect());
-        std::fs::create_dir_all(dir)?;
-        Ok(made)
+        match std::fs::create_dir_all(dir) {
+            // A file has that name.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                Err(ErrorKind::NotADirectory.into())
+            }
+            done => done.map(|()| made),
+        }
     }
 }
 

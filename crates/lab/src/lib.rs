@@ -24,5 +24,6 @@ pub mod window;
 mod markup;
 #[cfg(test)]
 mod testdata;
+mod text;
 
 pub use holdfast_stats as stats;

@@ -13,6 +13,7 @@ use thiserror::Error;
 use crate::experiment::{self, Experiment, Figure};
 use crate::metric::Metric;
 use crate::stats::{self, Estimate, Settings};
+use crate::text::read_text;
 use crate::window::Window;
 
 /// Schema tag of the results this version writes, and the only one it reads.
@@ -20,6 +21,8 @@ pub const SCHEMA: &str = "holdfast.result/3";
 
 /// Larger figures are not measurements.
 const LARGEST: f64 = 1e18;
+/// Largest file that is read: days of windows take a tenth of that.
+const MAX_MIB: u64 = 256;
 /// More resamples would take hours.
 const MAX_RESAMPLES: u32 = 1_000_000;
 
@@ -307,7 +310,7 @@ impl RunResult {
     /// Reads a result from `path`, or from the `result.json` in it if it is a directory.
     pub fn read(path: &Path) -> Result<RunResult, ResultError> {
         let path = if path.is_dir() { path.join("result.json") } else { path.into() };
-        let text = std::fs::read_to_string(&path)
+        let text = read_text(&path, MAX_MIB)
             .map_err(|why| ResultError::Read { path: path.clone(), why })?;
         let bad = |message: String| ResultError::Parse { path: path.clone(), message };
         // The tag is checked first: a file of another version fails for other reasons, too.

@@ -21,6 +21,10 @@ use thiserror::Error;
 
 pub use self::case::{Beside, Case, ON_HOST};
 pub use self::expect::{Expectation, Figure};
+use crate::text::read_text;
+
+/// Largest file that is read.
+const MAX_MIB: u64 = 1;
 
 /// Why an experiment file cannot be used.
 #[derive(Debug, Error)]
@@ -30,6 +34,14 @@ pub enum ExperimentError {
     Read {
         /// The file.
         path: PathBuf,
+        /// The system's error.
+        why: std::io::Error,
+    },
+    /// The directory could not be read.
+    #[error("cannot list the experiments in {dir}: {why}; name a directory that has some")]
+    List {
+        /// The directory.
+        dir: PathBuf,
         /// The system's error.
         why: std::io::Error,
     },
@@ -74,11 +86,33 @@ impl ExperimentError {
                     | ErrorKind::NotADirectory
                     | ErrorKind::IsADirectory
                     | ErrorKind::InvalidData
+                    | ErrorKind::FileTooLarge
             ),
             Self::Parse { .. } | Self::Invalid { .. } => true,
-            Self::TooFewCpus { .. } => false,
+            Self::List { .. } | Self::TooFewCpus { .. } => false,
         }
     }
+}
+
+/// A message of the parser without its names of types, which are Rust's.
+fn in_words(message: &str) -> String {
+    const WORDS: [(&str, &str); 9] = [
+        ("expected u32", "expected a whole number that is not negative"),
+        ("expected u64", "expected a whole number that is not negative"),
+        ("expected usize", "expected a whole number that is not negative"),
+        ("expected f64", "expected a number"),
+        ("expected a boolean", "expected true or false"),
+        ("expected a sequence", "expected an array, such as [\"a\", \"b\"]"),
+        ("invalid type: ", ""),
+        ("invalid value: ", ""),
+        ("unknown field", "there is no key"),
+    ];
+    let last = message.rfind('\n').map_or(0, |at| at + 1);
+    let (excerpt, said) = message.split_at(last);
+    let said = WORDS.iter().fold(said.to_owned(), |said, (from, to)| said.replace(from, to));
+    let missing =
+        said.strip_prefix("missing field ").map(|key| format!("there has to be a key {key}"));
+    format!("{excerpt}{}", missing.unwrap_or(said))
 }
 
 /// Rounds of a quick run: the fewest that have an interval.
@@ -346,14 +380,14 @@ pub type Listed = (PathBuf, Result<Experiment, ExperimentError>);
 impl Experiment {
     /// Reads and checks the file at `path`.
     pub fn read(path: &Path) -> Result<Experiment, ExperimentError> {
-        let text = std::fs::read_to_string(path)
+        let text = read_text(path, MAX_MIB)
             .map_err(|why| ExperimentError::Read { path: path.into(), why })?;
         Experiment::parse(&text, path)
     }
 
     /// Reads and checks every experiment in `dir`, in the order of their names.
     pub fn list(dir: &Path) -> Result<Vec<Listed>, ExperimentError> {
-        let failed = |why| ExperimentError::Read { path: dir.into(), why };
+        let failed = |why| ExperimentError::List { dir: dir.into(), why };
         let mut paths = Vec::new();
         for entry in std::fs::read_dir(dir).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
@@ -373,7 +407,7 @@ impl Experiment {
     pub fn parse(text: &str, path: &Path) -> Result<Experiment, ExperimentError> {
         let experiment: Experiment = toml::from_str(text).map_err(|e| ExperimentError::Parse {
             path: path.into(),
-            message: e.to_string().trim_end().into(),
+            message: in_words(e.to_string().trim_end()),
         })?;
         let mut problems = experiment.problems();
         problems.extend(experiment.written_by_the_lab());

@@ -82,6 +82,21 @@ fn an_unknown_key_is_shown_with_its_line_and_the_known_ones() {
 }
 
 #[test]
+fn a_value_of_another_type_is_refused_in_words_of_the_file() {
+    for (from, to, wanted) in [
+        ("vcpus = 2", "vcpus = \"4\"", "string \"4\", expected a whole number"),
+        ("vcpus = 2", "vcpus = -4", "integer `-4`, expected a whole number that is not negative"),
+        ("command = [\"scx_other\"]", "command = \"x\"", "expected an array, such as [\"a\""),
+        ("vcpus = 2", "fixed = 1", "integer `1`, expected true or false"),
+        ("name = \"good\"", "", "there has to be a key `name`"),
+    ] {
+        let said = error(from, to);
+        assert!(said.contains(wanted) && said.contains("TOML parse error at line"), "{to}: {said}");
+        assert!(!said.contains("u32") && !said.contains("invalid"), "{to}: {said}");
+    }
+}
+
+#[test]
 fn an_unknown_kernel_line_is_shown_with_the_known_ones() {
     let message = error("vcpus = 2", "kernel = \"5.15\"");
     assert!(message.contains("6.12") && message.contains("line 4"), "{message}");
