@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! What the command lines of `holdfast` and `scx_holdfast` have in common: exit codes, the version,
-//! times, and suggestions for misspelt names.
+//! numbers, times, and suggestions for misspelt names.
 
 mod bounds;
+mod number;
 mod similar;
 mod time;
 
@@ -13,10 +14,11 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::builder::StyledStr;
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use holdfast_checks::steers;
 
 pub use bounds::{Bounds, bounds};
+pub use number::number_within;
 pub use similar::{did_you_mean, similar};
 pub use time::{interval, time_within};
 
@@ -38,8 +40,7 @@ pub fn parse<P: Parser>() -> Result<P, ExitCode> {
     P::try_parse().map_err(|said| {
         // What is wrong with a command line does not depend on a reader.
         if said.use_stderr() {
-            let _ = complain(said);
-            return ExitCode::from(WRONG_USAGE);
+            return refused::<P>(said);
         }
         match said.print().and_then(|()| io::stdout().flush()) {
             Ok(()) => ExitCode::SUCCESS,
@@ -55,23 +56,52 @@ pub fn parse<P: Parser>() -> Result<P, ExitCode> {
     })
 }
 
+/// Refuses a command line whose values are good one by one, and not together.
+pub fn refuse<P: Parser>(why: &str) -> ExitCode {
+    refused::<P>(P::command().error(ErrorKind::ValueValidation, why))
+}
+
 /// Prints what is wrong with a command line.
-fn complain(mut said: clap::Error) -> io::Result<()> {
-    let is_negative = |arg: &str| {
-        arg.strip_prefix('-').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
-    };
-    // clap would advise `-- -1`, and no number here may be negative.
-    if let Some(ContextValue::String(arg)) = said.get(ContextKind::InvalidArg)
-        && is_negative(arg)
-    {
-        let tip = vec!["times and numbers are not negative".into()];
-        said.insert(ContextKind::Suggested, ContextValue::StyledStrs(tip));
-    }
+fn refused<P: Parser>(mut said: clap::Error) -> ExitCode {
+    correct_tips::<P>(&mut said);
     let text = said.to_string();
-    match escape_args(&text, env::args_os()) {
+    // What cannot be printed changes nothing about the exit code.
+    let _ = match escape_args(&text, env::args_os()) {
         safe if safe == text => said.print(),
         safe => io::stderr().write_all(safe.as_bytes()),
+    };
+    ExitCode::from(WRONG_USAGE)
+}
+
+/// clap advises to give what it does not know after `--`, also where that fails.
+fn correct_tips<P: Parser>(said: &mut clap::Error) {
+    let Some(ContextValue::String(arg)) = said.get(ContextKind::InvalidArg) else { return };
+    let is_number = |arg: &str| arg.starts_with(|c: char| c.is_ascii_digit());
+    if arg.strip_prefix('-').is_some_and(is_number) {
+        let tip = vec!["times and numbers are not negative".into()];
+        said.insert(ContextKind::Suggested, ContextValue::StyledStrs(tip));
+    } else if said.kind() == ErrorKind::UnknownArgument
+        && has_tip(said, "' as a value, use '")
+        && !works_as_value::<P>(arg, env::args_os().collect())
+    {
+        said.remove(ContextKind::Suggested);
     }
+}
+
+fn has_tip(said: &clap::Error, text: &str) -> bool {
+    match said.get(ContextKind::Suggested) {
+        Some(ContextValue::StyledStrs(tips)) => {
+            tips.iter().any(|tip| tip.to_string().contains(text))
+        }
+        _ => false,
+    }
+}
+
+/// Is the command line a good one with `--` before `arg`?
+fn works_as_value<P: Parser>(arg: &str, mut args: Vec<OsString>) -> bool {
+    let Some(at) = args.iter().position(|given| *given == *arg) else { return false };
+    args.insert(at, "--".into());
+    P::try_parse_from(args).is_ok()
 }
 
 /// A message with those arguments of this process escaped that would steer a terminal, or begin a
@@ -110,6 +140,29 @@ pub fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_unknown_option_is_a_value_only_where_that_works() {
+        #[derive(Debug, Parser)]
+        struct Times {
+            #[arg(value_parser = interval)]
+            _time: Option<std::time::Duration>,
+        }
+        #[derive(Debug, Parser)]
+        struct Files {
+            _file: Option<std::path::PathBuf>,
+        }
+        let args = || ["holdfast", "--nope"].map(OsString::from).to_vec();
+        assert!(works_as_value::<Files>("--nope", args()));
+        assert!(!works_as_value::<Times>("--nope", args()));
+        assert!(!works_as_value::<Files>("--other", args()));
+        let tip = "' as a value, use '";
+        let mut said = Times::try_parse_from(args()).unwrap_err();
+        assert!(has_tip(&said, tip), "clap has other words: {said}");
+        // The arguments of this process are others, so that nothing works.
+        correct_tips::<Times>(&mut said);
+        assert!(!has_tip(&said, tip), "{said}");
+    }
 
     #[test]
     fn quoted_text_stays_on_its_line_and_steers_nothing() {

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
+use holdfast_args::number_within;
 use holdfast_observer::{Export, Series};
 
 use crate::outcome;
@@ -31,7 +32,7 @@ pub(crate) struct Args {
 
     /// Ticks of the sampling clock per second and CPU; 0 turns the clock off.
     #[arg(long, value_name = "HZ", default_value_t = 19)]
-    #[arg(value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    #[arg(value_parser = number_within(0..=10_000u32))]
     frequency: u32,
 
     /// Print a page for each line read from standard input: the server starts its collector so.

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
-use holdfast_args::{COMMIT, SKIPPED, did_you_mean, quoted};
+use holdfast_args::{COMMIT, SKIPPED, did_you_mean, number_within, quoted};
 use holdfast_checks::fill;
 use holdfast_lab::campaign::{Campaign, Finished, is_kept_result};
 use holdfast_lab::experiment::{Experiment, ExperimentError};
@@ -69,7 +69,7 @@ pub(crate) struct RunArgs {
     output: Option<PathBuf>,
 
     /// Number of rounds, 2 to 1000; fewer than 6 cannot show a significant difference.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=1000))]
+    #[arg(long, value_name = "N", value_parser = number_within(2..=1000u32))]
     rounds: Option<u32>,
 
     /// Print the result as JSON instead of a table.
@@ -91,7 +91,7 @@ pub(crate) struct RunArgs {
 
     /// Use this many of this machine's CPUs, and scale experiments to them; all by default.
     #[arg(long, value_name = "N", requires = "here")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_parser = number_within(1u32..))]
     pcpus: Option<u32>,
 
     /// How the host is run: KVM where it is usable and else emulated, emulated (tcg), or by KVM.
@@ -100,7 +100,7 @@ pub(crate) struct RunArgs {
 
     /// Number of hosts that measure an experiment together, 1 to 1024; by default as many as this
     /// machine has CPUs and memory for.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = number_within(1..=1024u32))]
     hosts: Option<u32>,
 
     /// Directory with the built programs; by default this program's own, or ../lib/holdfast from
@@ -110,6 +110,7 @@ pub(crate) struct RunArgs {
 
     /// Seed of the statistics.
     #[arg(long, value_name = "N", default_value_t = Settings::default().seed)]
+    #[arg(value_parser = number_within(0u64..))]
     seed: u64,
 }
 

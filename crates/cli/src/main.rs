@@ -181,6 +181,7 @@ fn harmless(text: &str) -> String {
 /// Value of an option that names a file to write.
 fn output_file(text: &str) -> Result<PathBuf, String> {
     match text {
+        "" => Err("give the name of a file".into()),
         "-" => Err("give the name of a file (./- for a file named -)".into()),
         name => Ok(name.into()),
     }
@@ -207,7 +208,8 @@ fn outcome(result: Result<(), ObserverError>) -> anyhow::Result<ExitCode> {
 fn no_such_vm(wanted: &str, place: &str, names: Vec<String>) -> anyhow::Error {
     let mut known = did_you_mean(wanted, &names);
     if known.is_empty() && !names.is_empty() {
-        known = format!("; there are {}", listed(&names));
+        let verb = if names.len() == 1 { "is" } else { "are" };
+        known = format!("; there {verb} {}", listed(&names));
     }
     anyhow!("there is no VM {} {place}{known}", quoted(wanted))
 }
@@ -240,6 +242,7 @@ mod tests {
             said("99", &["db", "web1"]),
             "there is no VM `99` on this host; there are `db`, `web1`"
         );
+        assert_eq!(said("99", &["pid 7"]), "there is no VM `99` on this host; there is `pid 7`");
         assert_eq!(said("99", &[]), "there is no VM `99` on this host");
         let many = said("99", &["a", "b", "c", "d", "e", "f", "g"]);
         assert!(many.ends_with("`d`, `e` and 2 more"), "{many}");
@@ -250,7 +253,7 @@ mod tests {
         let said = no_such_vm("a\nb\u{1b}[2J\u{202e}\t", "on this host", vec!["c\nd".into()]);
         assert_eq!(
             said.to_string(),
-            "there is no VM `a\\nb\\u{1b}[2J\\u{202e}\\t` on this host; there are `c\\nd`"
+            "there is no VM `a\\nb\\u{1b}[2J\\u{202e}\\t` on this host; there is `c\\nd`"
         );
     }
 }

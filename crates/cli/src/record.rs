@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use holdfast_args::{bounds, interval, time_within};
+use holdfast_args::{bounds, interval, number_within, time_within};
 use holdfast_observer::{Bounds, Record, Target};
 
 use crate::shown::WantedArgs;
@@ -51,7 +51,7 @@ pub(crate) struct Args {
 
     /// Ticks of the sampling clock per second and CPU; 0 turns the clock off.
     #[arg(long, value_name = "HZ", default_value_t = 199)]
-    #[arg(value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    #[arg(value_parser = number_within(0..=10_000u32))]
     frequency: u32,
 
     /// Longest time until what happened is on the disk, 1s to 1h: so much a crash can take.

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use holdfast_args::interval;
+use holdfast_args::{interval, number_within};
 use holdfast_observer::Report;
 
 use crate::shown::{FormatArgs, VmArgs};
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     interval: Duration,
 
     /// Number of reports; by default until Ctrl-C.
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(value_parser = number_within(1u64..))]
     count: Option<u64>,
 
     #[command(flatten)]
@@ -53,7 +53,7 @@ pub(crate) struct Args {
 
     /// Ticks of the sampling clock per second and CPU; 0 leaves the LOCK WAIT columns empty.
     #[arg(long, value_name = "HZ", default_value_t = 199)]
-    #[arg(value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    #[arg(value_parser = number_within(0..=10_000u32))]
     frequency: u32,
 
     #[command(flatten)]

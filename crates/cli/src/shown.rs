@@ -2,7 +2,8 @@
 //! Options of every command that shows VMs.
 
 use clap::ValueEnum;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use holdfast_args::number_within;
 use holdfast_observer::{Column, Format, ObserverError, Selection, Wanted, known_vms};
 
 /// The form of the output.
@@ -73,20 +74,25 @@ pub(crate) struct VmArgs {
     /// Sort by this column of the report, the largest first; by default by the time that preempted
     /// lock holders and next owners were off the CPU.
     #[arg(long, value_name = "COLUMN")]
-    #[arg(value_parser = columns())]
+    #[arg(value_parser = columns(), ignore_case = true)]
     sort: Option<Column>,
 
     /// The first N of them only.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = number_within(1u32..))]
     top: Option<u32>,
 }
 
 fn columns() -> impl TypedValueParser<Value = Column> {
-    PossibleValuesParser::new(Column::OF_REPORT.map(Column::name)).map(column)
+    // As the table has them, too: LHP%, PLE/s.
+    let value = |column: Column| PossibleValue::new(column.name()).alias(column.heading());
+    PossibleValuesParser::new(Column::OF_REPORT.map(value)).map(|name| column(&name))
 }
 
-fn column(name: String) -> Column {
-    Column::OF_REPORT.into_iter().find(|column| column.name() == name).unwrap_or_default()
+fn column(text: &str) -> Column {
+    let is_meant = |column: &Column| {
+        [column.name(), column.heading()].iter().any(|name| name.eq_ignore_ascii_case(text))
+    };
+    Column::OF_REPORT.into_iter().find(is_meant).unwrap_or_default()
 }
 
 impl VmArgs {
@@ -102,5 +108,35 @@ impl VmArgs {
     fn selection_of(&self, vms: Wanted) -> Selection {
         let (sort, top) = (self.sort.unwrap_or_default(), self.top.map(|top| top as usize));
         Selection { vms, sort, top }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        vms: VmArgs,
+    }
+
+    #[test]
+    fn a_column_is_named_as_the_table_has_it_or_in_lower_case() {
+        for (text, wanted) in [
+            ("lhp", Column::Lhp),
+            ("LHP%", Column::Lhp),
+            ("PLE/s", Column::Ple),
+            ("HOLDER", Column::Holder),
+            ("p99", Column::P99),
+            ("vm", Column::Vm),
+        ] {
+            let cli = Cli::try_parse_from(["x", "--sort", text]).unwrap();
+            assert_eq!(cli.vms.sort, Some(wanted), "{text}");
+        }
+        let error = Cli::try_parse_from(["x", "--sort", "holders"]).unwrap_err().to_string();
+        assert!(error.contains("'holder'") && !error.contains("lhp%"), "{error}");
     }
 }

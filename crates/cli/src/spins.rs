@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use holdfast_args::interval;
+use holdfast_args::{interval, number_within};
 use holdfast_observer::Spins;
 
 use crate::{Say, outcome};
@@ -26,7 +26,7 @@ pub(crate) struct Args {
     interval: Option<Duration>,
 
     /// Number of reports; by default until Ctrl-C.
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(value_parser = number_within(1u64..))]
     count: Option<u64>,
 
     /// Print one JSON object of schema holdfast.spins/1 per line.

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use holdfast_args::interval;
+use holdfast_args::{interval, number_within};
 use holdfast_observer::{Top, top_keys};
 
 use crate::outcome;
@@ -24,7 +24,7 @@ pub(crate) struct Args {
 
     /// Ticks of the sampling clock per second and CPU; 0 leaves WAIT% and LHP% empty.
     #[arg(long, value_name = "HZ", default_value_t = 199)]
-    #[arg(value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    #[arg(value_parser = number_within(0..=10_000u32))]
     frequency: u32,
 
     #[command(flatten)]

@@ -77,6 +77,8 @@ fn wrong_usage_is_2() {
         &["record", "--keep", "7d"],
         &["record", "-o", "x.parquet", "--rotate", "1h"],
         &["record", "-o", "x/", "--rotate", "2d"],
+        &["record", "-o", ""],
+        &["replay", "x", "--html", ""],
         &["lab", "report", "x", "--markdown", "-"],
         &["lab", "report", "x", "--html", "y", "--markdown", "y"],
         &["lab", "run", "no-such-experiment"],
@@ -110,6 +112,87 @@ fn times_have_units_and_what_is_no_time_is_refused_with_examples() {
             let said = text(&holdfast(&[command, time, "--btf", "/nonexist"]).stderr);
             assert!(said.contains("cannot read /nonexist"), "{command} {time}: {said}");
         }
+    }
+}
+
+/// Every command that takes numbers.
+#[test]
+fn what_is_no_whole_number_is_refused_with_the_range() {
+    for (args, range) in [
+        (&["report", "1", "1.5"][..], "1 or more"),
+        (&["report", "--frequency", "10001"], "from 0 to 10000"),
+        (&["top", "--top", "0"], "1 or more"),
+        (&["record", "--frequency", "x"], "from 0 to 10000"),
+        (&["export", "--frequency", ""], "from 0 to 10000"),
+        (&["spins", "1", "99999999999999999999"], "1 or more"),
+        (&["lab", "run", "demo", "--rounds", "1"], "from 2 to 1000"),
+        (&["lab", "run", "demo", "--hosts", "0"], "from 1 to 1024"),
+        (&["lab", "run", "demo", "--seed", "1e9"], "0 or more"),
+    ] {
+        let output = holdfast(args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains("give a whole number") && said.contains(range), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn an_unknown_option_is_no_value_where_values_are_times() {
+    for (args, is_file) in [
+        (&["report", "--nope"][..], false),
+        (&["record", "--nope"], false),
+        (&["spins", "--nope=1"], false),
+        (&["replay", "--nope"], true),
+        (&["lab", "list", "--nope"], true),
+    ] {
+        let output = holdfast(args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains("unexpected argument '--nope"), "{said}");
+        // A similar option is the better advice.
+        let similar = said.contains("a similar argument");
+        assert_eq!(said.contains("use '-- --nope'"), is_file && !similar, "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn a_file_without_an_end_is_not_read_to_it() {
+    for (args, code) in [
+        (&["lab", "report", "/dev/zero"][..], 1),
+        (&["lab", "run", "/dev/zero"], 2),
+        (&["replay", "/dev/zero"], 1),
+        (&["vms", "--btf", "/dev/zero"], 2),
+    ] {
+        let output = holdfast(args);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
+        assert!(said.contains("/dev/zero") && said.lines().count() < 5, "{args:?}: {said}");
+    }
+}
+
+/// The page, the help texts and the man pages list the codes that the programs have.
+#[test]
+fn the_reference_has_the_exit_codes() {
+    use holdfast_args::{FAILED, SKIPPED, WRONG_USAGE};
+
+    let codes = [0, FAILED, WRONG_USAGE, SKIPPED];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = std::fs::read_to_string(root.join("docs/reference/exit-codes.md")).unwrap();
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.split(' ').next());
+    assert_eq!(rows.filter_map(|code| code.parse().ok()).collect::<Vec<u8>>(), codes);
+
+    let sections = std::fs::read_to_string(root.join("crates/manual/src/sections.roff")).unwrap();
+    let statuses: Vec<Vec<u8>> = sections
+        .split(".SH ")
+        .filter_map(|section| section.strip_prefix("\"EXIT STATUS\""))
+        .map(|section| section.lines().filter_map(|line| line.strip_prefix(".B ")?.parse().ok()))
+        .map(Iterator::collect)
+        .collect();
+    assert_eq!(statuses, [codes, codes], "holdfast and scx_holdfast");
+
+    let help = text(&holdfast(&["--help"]).stdout).replace('\n', " ");
+    for code in codes {
+        assert!(help.contains(&format!(" {code} ")), "{code}: {help}");
     }
 }
 

@@ -110,7 +110,7 @@ pub enum ObserverError {
         wanted: String,
         /// The place.
         place: &'static str,
-        /// Names of VMs that are there.
+        /// The VMs that are there, as they are shown.
         names: Vec<String>,
     },
     /// A recording could not be completed.

@@ -69,6 +69,18 @@ impl Column {
         }
     }
 
+    /// Its heading in the table, in lower case.
+    pub fn heading(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu%",
+            Self::Steal => "steal%",
+            Self::Wait => "wait%",
+            Self::Lhp => "lhp%",
+            Self::Ple => "ple/s",
+            other => other.name(),
+        }
+    }
+
     /// Its value; none if it is not known.
     fn value(self, c: &Counters) -> Option<f64> {
         let time = |ns: u64| ns as f64;
@@ -113,10 +125,15 @@ impl Wanted {
             Some(wanted) => Err(ObserverError::NoSuchVm {
                 wanted: wanted.clone(),
                 place,
-                names: vms.iter().filter_map(|(_, name, _)| name.map(str::to_owned)).collect(),
+                names: vms.iter().map(|(pid, name, _)| label(*pid, *name)).collect(),
             }),
         }
     }
+}
+
+/// A VM as it is shown.
+fn label(pid: u32, name: Option<&str>) -> String {
+    name.map_or_else(|| format!("pid {pid}"), str::to_owned)
 }
 
 /// Is this VM called so? A VM without a name is shown as `pid 7`.
@@ -212,7 +229,7 @@ mod tests {
         match wanted(&["db", "dbb"]).check(ids(), "here") {
             Err(ObserverError::NoSuchVm { wanted, place, names }) => {
                 assert_eq!((wanted.as_str(), place), ("dbb", "here"));
-                assert_eq!(names, ["web", "db"]);
+                assert_eq!(names, ["web", "db", "pid 9"]);
             }
             other => panic!("{other:?}"),
         }

@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::Parser;
 use clap::builder::{PathBufValueParser, TypedValueParser};
-use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, value_parser};
-use holdfast_args::{parse, time_within};
+use holdfast_args::{number_within, parse, refuse, time_within};
 use holdfast_bpf::BtfFiles;
 use holdfast_policy::Params;
 use scx_utils::libbpf_clap_opts::LibbpfOpts;
@@ -28,43 +27,43 @@ pub(crate) struct Opts {
     /// Slice: how long a task may run while others wait, in us, 100 to 20000. The kernel ends a
     /// scheduler under which a task waits for 30 s: with 20000 that takes 1500 tasks on one CPU.
     #[clap(short = 's', long, default_value_t = Params::DEFAULT.slice_ns / 1000)]
-    #[clap(value_parser = value_parser!(u64).range(100..=20_000))]
+    #[clap(value_parser = number_within(100..=20_000u64))]
     pub(crate) slice_us: u64,
 
     /// Cap of a grace: how long a protected vCPU runs on at the end of its slice, in us, 5 to
     /// 10000.
     #[clap(long, default_value_t = Params::DEFAULT.grace_max_ns / 1000)]
-    #[clap(value_parser = value_parser!(u64).range(5..=10_000))]
+    #[clap(value_parser = number_within(5..=10_000u64))]
     pub(crate) grace_max_us: u64,
 
     /// First step of a grace, after which the vCPU is probed, in us, 5 to --grace-max-us. Each
     /// further step is twice as long.
     #[clap(long, default_value_t = Params::DEFAULT.grace_step_ns / 1000)]
-    #[clap(value_parser = value_parser!(u64).range(5..=10_000))]
+    #[clap(value_parser = number_within(5..=10_000u64))]
     pub(crate) grace_step_us: u64,
 
     /// Grace that a VM earns, in per mille of the CPU time that it uses: 0 to 1000.
     #[clap(long, default_value_t = Params::DEFAULT.grace_share_permille)]
-    #[clap(value_parser = value_parser!(u32).range(0..=1000))]
+    #[clap(value_parser = number_within(0..=1000u32))]
     pub(crate) grace_share: u32,
 
     /// Budget: most grace that a VM can save up, in us, 0 to 1000000.
     #[clap(long, default_value_t = Params::DEFAULT.grace_budget_max_ns / 1000)]
-    #[clap(value_parser = value_parser!(u64).range(0..=1_000_000))]
+    #[clap(value_parser = number_within(0..=1_000_000u64))]
     pub(crate) grace_budget_us: u64,
 
     /// Resume boost: how far ahead of its place a preempted, protected vCPU is queued, in per mille
     /// of a slice, 0 to 10000. Best as long as a slice and the longest grace together, as the
     /// defaults are: change it with them.
     #[clap(long, default_value_t = Params::DEFAULT.resume_boost_permille)]
-    #[clap(value_parser = value_parser!(u32).range(0..=10_000))]
+    #[clap(value_parser = number_within(0..=10_000u32))]
     pub(crate) resume_boost: u32,
 
     /// How soon a running vCPU is probed while its VM has blockers, in us, 20 to 100000. A probe
     /// that leaves it running makes the next one twice as late. The first probe of a vCPU that has
     /// begun to run is sooner, at random, by up to 32 times.
     #[clap(long, default_value_t = Params::DEFAULT.probe_ns / 1000)]
-    #[clap(value_parser = value_parser!(u64).range(20..=100_000))]
+    #[clap(value_parser = number_within(20..=100_000u64))]
     pub(crate) probe_us: u64,
 
     /// How long a vCPU may spin, by its pause exits, before KVM's candidate is trusted where no
@@ -72,21 +71,21 @@ pub(crate) struct Opts {
     /// exits the candidate is trusted at once. A vCPU that looks like a holder for as long, while
     /// a holder is preempted, is taken to spin for that one.
     #[clap(long, default_value_t = Params::DEFAULT.spin_ns / 1000)]
-    #[clap(value_parser = value_parser!(u64).range(0..=100_000))]
+    #[clap(value_parser = number_within(0..=100_000u64))]
     pub(crate) spin_us: u64,
 
     /// Wakeup margin: how far a waking task has to be behind a running one to preempt it, in per
     /// mille of a slice, 0 to 10000. With 1000 or more even a task that has slept for long may have
     /// to wait for the end of a slice.
     #[clap(long, default_value_t = Params::DEFAULT.wakeup_margin_permille)]
-    #[clap(value_parser = value_parser!(u32).range(0..=10_000))]
+    #[clap(value_parser = number_within(0..=10_000u32))]
     pub(crate) wakeup_margin: u32,
 
     /// Wakeup margin of a vCPU that a sibling wakes, if it is larger, 0 to 10000. With less, vCPUs
     /// that wait for each other in ways that the host cannot see, such as for a mutex, take slices
     /// from each other and from the rest of the host.
     #[clap(long, default_value_t = Params::DEFAULT.sibling_margin_permille)]
-    #[clap(value_parser = value_parser!(u32).range(0..=10_000))]
+    #[clap(value_parser = number_within(0..=10_000u32))]
     pub(crate) sibling_margin: u32,
 
     /// BTF of a guest kernel, for guests that have none in memory: a copy of
@@ -119,7 +118,7 @@ pub(crate) struct Opts {
     /// Size of the kernel's dump if it ends the scheduler, in bytes: 0, for its default, to
     /// 16777216.
     #[clap(long, default_value = "0")]
-    #[clap(value_parser = value_parser!(u32).range(0..=16 << 20))]
+    #[clap(value_parser = number_within(0..=16u32 << 20))]
     pub(crate) exit_dump_len: u32,
 
     /// Only check: make the checks, give the kernel every BPF program to see whether it takes it,
@@ -161,20 +160,19 @@ fn parse_interval(arg: &str) -> Result<Duration, String> {
 }
 
 impl Opts {
-    /// Reads the command line. Ends the process with a usage error if options contradict each
-    /// other. An error is the exit code after what was asked for, or is wrong, is printed.
+    /// Reads the command line. An error is the exit code after what was asked for, or is wrong, is
+    /// printed.
     pub(crate) fn read() -> Result<Self, ExitCode> {
         let opts: Self = parse()?;
         if opts.grace_step_us > opts.grace_max_us {
             let (step, max) = (opts.grace_step_us, opts.grace_max_us);
             let why = format!("--grace-step-us ({step}) has to be at most --grace-max-us ({max})");
-            Self::command().error(ErrorKind::ValueValidation, why).exit();
+            return Err(refuse::<Self>(&why));
         }
         if let Some(path) = &opts.libbpf.btf_custom_path
             && let Err(err) = std::fs::File::open(path)
         {
-            let why = format!("--btf-custom-path {path}: {err}");
-            Self::command().error(ErrorKind::ValueValidation, why).exit();
+            return Err(refuse::<Self>(&format!("--btf-custom-path {path}: {err}")));
         }
         Ok(opts)
     }
