@@ -394,8 +394,8 @@ fn check(opts: &Opts) -> Result<()> {
     writeln!(
         std::io::stdout(),
         "{SCHEDULER_NAME} can run here: every check passes, and the kernel takes its programs"
-    )?;
-    Ok(())
+    )
+    .context(NO_STDOUT)
 }
 
 /// Counts requests for statistics, and wakes the main loop, which answers them: it cannot sleep on
@@ -503,7 +503,7 @@ fn main() -> ExitCode {
     };
     match run(&opts) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if reader_has_left(&error) => ExitCode::SUCCESS,
+        Err(error) if reader_has_left(&error) => holdfast_signals::end_by_closed_pipe(),
         Err(error) => {
             // An error that cannot be written changes nothing about the exit code.
             let line = format!("{SCHEDULER_NAME}: {}", preflight::chain(&error));
@@ -520,12 +520,13 @@ fn reader_has_left(error: &anyhow::Error) -> bool {
     io.is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
+const NO_STDOUT: &str = "cannot write to standard output";
 const NO_HANDLER: &str = "cannot install the signal handler";
 
 fn run(opts: &Opts) -> Result<()> {
     if opts.help_stats {
-        stats::server_data().describe_meta(&mut std::io::stdout(), None)?;
-        return Ok(());
+        let described = stats::server_data().describe_meta(&mut std::io::stdout(), None);
+        return described.context(NO_STDOUT);
     }
     if let Some(share) = &opts.manual {
         return holdfast_manual::write(Opts::command(), 8, share)

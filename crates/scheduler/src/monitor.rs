@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 //! `--monitor`: reports of a scheduler that runs already.
 
+use std::io::ErrorKind;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use holdfast_checks::{Host, is_holdfast, loaded_scheduler};
 use log::info;
 use scx_stats::prelude::StatsClient;
 
+use crate::NO_STDOUT;
+use crate::preflight::Refusal;
 use crate::stats::Metrics;
 
 /// How long to wait for a scheduler that restarts itself (CPU hotplug).
@@ -26,7 +29,7 @@ pub(crate) fn watch(interval: Duration) -> Result<()> {
         match client.request::<Metrics>("stats", Vec::new()) {
             Ok(metrics) => {
                 nr_failed = 0;
-                metrics.format(&mut std::io::stdout())?;
+                metrics.format(&mut std::io::stdout()).context(NO_STDOUT)?;
                 thread::sleep(interval);
             }
             Err(why) => {
@@ -56,9 +59,17 @@ fn connect() -> Result<StatsClient> {
         }
         name => bail!("the scheduler that runs is not scx_holdfast but {name}"),
     }
-    StatsClient::new()
-        .connect(None)
-        .context("cannot ask scx_holdfast for statistics (are you root?)")
+    StatsClient::new().connect(None).map_err(explain)
+}
+
+/// The socket is root's.
+fn explain(error: Error) -> Error {
+    let error = error.context("cannot ask scx_holdfast for statistics");
+    let io = error.root_cause().downcast_ref::<std::io::Error>();
+    if io.is_some_and(|io| io.kind() == ErrorKind::PermissionDenied) {
+        return Refusal::for_want_of_root(&error).into();
+    }
+    error
 }
 
 fn reconnect() -> Option<StatsClient> {
@@ -70,4 +81,17 @@ fn reconnect() -> Option<StatsClient> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_of_root_is_refused_and_a_missing_one_is_a_failure() {
+        let said = |errno| explain(std::io::Error::from_raw_os_error(errno).into());
+        let refused = said(libc::EACCES);
+        assert!(refused.is::<Refusal>() && refused.to_string().contains("run it as root"));
+        assert!(!said(libc::ENOENT).is::<Refusal>());
+    }
 }

@@ -8,7 +8,7 @@ use holdfast_bpf::has_errno;
 use holdfast_checks::{Check, Host, Purpose, Verdict, before_loading, core_scheduling_cookies};
 use log::warn;
 
-/// Why nothing was loaded. The host may go on without the scheduler.
+/// Why nothing was loaded or done. The host may go on without it.
 #[derive(Debug)]
 pub(crate) struct Refusal(String);
 
@@ -21,6 +21,11 @@ impl fmt::Display for Refusal {
 impl Error for Refusal {}
 
 impl Refusal {
+    /// `error`: what this process may not do.
+    pub(crate) fn for_want_of_root(error: &anyhow::Error) -> Self {
+        Self(format!("{}. To do: run it as root.", chain(error)))
+    }
+
     /// `error`: why `prctl()` cannot be kept from setting core-scheduling cookies.
     pub(crate) fn to_let_cookies_be_set(error: &anyhow::Error) -> Self {
         Self(format!(
