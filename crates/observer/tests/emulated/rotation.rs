@@ -66,8 +66,10 @@ fn files_of_a_recorder_that_was_killed_and_its_successor_are_one_recording() {
     let recorded_ns = each.iter().map(|one| one["interval_ns"].as_u64().unwrap()).sum::<u64>();
     let interval_ns = all["interval_ns"].as_u64().unwrap();
     assert!(recorded_ns.abs_diff(interval_ns) < 1000, "{recorded_ns} {interval_ns}");
+    // The first file of each recorder and the one that was recovered may be short: of eight, five
+    // have their second.
     let length = Duration::from_nanos(interval_ns);
-    assert!(length > Duration::from_secs(6), "{length:?}");
+    assert!(length > Duration::from_secs(5), "{length:?}");
     let said = run(&machine, &["holdfast", "compare", "/tmp/rec/", "/tmp/rec/"]);
     assert!(said.starts_with("Undecided: "), "{said}");
     machine.shut_down().unwrap();
