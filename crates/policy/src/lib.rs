@@ -12,9 +12,12 @@ mod raw {
 }
 
 pub use raw::{
-    CountKind, Decision, Grace, GuestFacts, Mode, Params, Reason, Siblings, Spin, Target,
-    VcpuClass, Verdict,
+    Budget, CountKind, Decision, Grace, GuestFacts, Limit, Mode, Params, Reason, Siblings, Spin,
+    Target, VcpuClass, Verdict,
 };
+
+/// The most that a running task takes at once from a budget.
+pub const RESERVE_MAX_NS: u64 = raw::HF_RESERVE_MAX_NS as u64;
 
 /// The weight of nice 0; weights are those of sched_ext in 1/1024.
 pub const WEIGHT_NICE0: u32 = raw::HF_WEIGHT_NICE0;
@@ -385,4 +388,54 @@ pub fn reweigh(vtime: u64, vtime_now: u64, from: u32, to: u32) -> u64 {
 pub fn vtime_before(a: u64, b: u64) -> bool {
     // SAFETY: a pure function of its arguments.
     unsafe { raw::hf_vtime_before(a, b) }
+}
+
+impl Limit {
+    /// As the kernel has `cpu.max` and `cpu.max.burst`, in microseconds.
+    pub fn new(period_us: u64, quota_us: u64, burst_us: u64) -> Self {
+        let mut limit = Self::default();
+        // SAFETY: valid reference; nothing is kept.
+        unsafe { raw::hf_limit_set(&mut limit, period_us, quota_us, burst_us) };
+        limit
+    }
+
+    /// Can `nr_cpus` CPUs, which are not 0, reach it?
+    pub fn binds(&self, nr_cpus: u32) -> bool {
+        // SAFETY: reads `self` only.
+        unsafe { raw::hf_limit_binds(self, nr_cpus) }
+    }
+}
+
+impl Budget {
+    /// A full one, whose first period begins at `now_ns`.
+    pub fn start(limit: &Limit, now_ns: u64) -> Self {
+        let mut budget = Self::default();
+        // SAFETY: valid, distinct references; nothing is kept.
+        unsafe { raw::hf_budget_start(&mut budget, limit, now_ns) };
+        budget
+    }
+
+    /// Begins a new period if the last one is over.
+    pub fn refill(&mut self, limit: &Limit, now_ns: u64) {
+        // SAFETY: valid, distinct references; nothing is kept.
+        unsafe { raw::hf_budget_refill(self, limit, now_ns) }
+    }
+
+    /// Takes up to `want_ns` for a task; returns how much.
+    pub fn take(&mut self, limit: &Limit, want_ns: u64) -> u64 {
+        // SAFETY: valid, distinct references; nothing is kept.
+        unsafe { raw::hf_budget_take(self, limit, want_ns) }
+    }
+
+    /// Gives back what was taken and not used; below 0 more was used than taken.
+    pub fn give_back(&mut self, limit: &Limit, unused_ns: i64) {
+        // SAFETY: valid, distinct references; nothing is kept.
+        unsafe { raw::hf_budget_return(self, limit, unused_ns) }
+    }
+
+    /// In how many ns the next period begins.
+    pub fn next_period_ns(&self, limit: &Limit, now_ns: u64) -> u64 {
+        // SAFETY: reads its arguments only.
+        unsafe { raw::hf_next_period_ns(self, limit, now_ns) }
+    }
 }

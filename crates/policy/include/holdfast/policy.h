@@ -18,5 +18,6 @@
 #include "vtime.h"
 #include "grace.h"
 #include "order.h"
+#include "bandwidth.h"
 
 #endif /* __HOLDFAST_POLICY_H */

@@ -4,6 +4,7 @@
 //! One test alone: `cargo test --release -p holdfast-policy grace::ends_at_the_cap`.
 
 mod affinity;
+mod bandwidth;
 mod classify;
 mod common;
 mod fairness;
