@@ -7,7 +7,8 @@
  *
  *  - dispatch() reads the class of the vCPU at the end of its slice. A vCPU that holds a lock runs
  *    on in short steps (grace), each bounded by a pinned timer that probes it again.
- *  - enqueue() queues a vCPU that was preempted all the same ahead of its place (resume boost).
+ *  - enqueue() queues a vCPU that holds a lock, and was preempted nonetheless, ahead of its place
+ *    (resume boost).
  *  - yield() gives the CPU of a vCPU that spins to the sibling that it waits for. So do probes of a
  *    vCPU that spins without asking KVM.
  *

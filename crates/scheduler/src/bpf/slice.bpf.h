@@ -2,10 +2,12 @@
 /*
  * The life of a slice. Interface: begin_run(), tick_alone(), end_slice() and end_run().
  *
- * A starving task comes before all of this: run_starving(), called by dispatch(). Then a
- * pending yield comes first at the end of a slice. Without one the end is decided, and applied
- * then: a task has another slice if no task that waits is further behind; a protected vCPU has
- * grace; a vCPU that waits for a blocker gives it its CPU; any other task stops.
+ * Where a slice ends, in this order: a starving task gets the CPU (run_starving(), called by
+ * dispatch()). A task that is to migrate to an idle core leaves (dispatch()). A pending yield is
+ * carried out; where its target is gone the task stops, unless it is in a critical section. Without
+ * a yield the end is decided, and applied then: a task has another slice if no task that waits is
+ * further behind; a vCPU that holds a lock, or is about to, has grace; a vCPU that waits for a
+ * blocker (a preempted sibling that others wait for) gives it its CPU; any other task stops.
  */
 #ifndef __SCX_HOLDFAST_SLICE_BPF_H
 #define __SCX_HOLDFAST_SLICE_BPF_H
