@@ -197,15 +197,17 @@ impl<'a> Names<'a> {
         let longest = wanted.iter().chain(&[FIRST, END]).map(|name| name.len()).max()?;
         let (mut at, mut name) = (0, Vec::new());
         let (mut began, mut found) = (false, Vec::<Symbol<'n>>::new());
+        let mut last = 0;
         for nr in 0..self.nr {
             budget.spend(1)?;
             let offset = u32_at(self.offsets, nr * 4)?;
-            if offset > i32::MAX as u32 {
+            // They ascend, and several can be the same.
+            if offset < last || offset > i32::MAX as u32 {
                 return None;
             }
-            // Several can have the same offset.
+            last = offset;
             for symbol in found.iter_mut().filter(|symbol| symbol.room == 0) {
-                symbol.room = offset.checked_sub(symbol.offset)?;
+                symbol.room = offset - symbol.offset;
             }
             let (first, end) = name_at(self.names, at)?;
             name.clear();
@@ -416,6 +418,11 @@ mod tests {
         let mut shifted = kernel(300);
         shifted.iter_mut().take(8).for_each(|(_, at)| *at += 0x1000);
         assert_eq!(parse(&table_of(&shifted, 4), &WANTED), None);
+        // The area would end before a variable does.
+        let mut back = kernel(300);
+        let end = back.iter_mut().find(|(name, _)| name == "__per_cpu_end").unwrap();
+        end.1 = 0x210;
+        assert_eq!(parse(&table_of(&back, 4), &WANTED), None);
         assert_eq!(parse(&[], &WANTED), None);
     }
 
