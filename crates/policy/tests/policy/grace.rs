@@ -88,8 +88,10 @@ proptest! {
     }
 
     #[test]
-    fn ends_for_a_holder_that_spins_for_a_preempted_one(p in params(), class in class()) {
-        prop_assume!(class.is_protected() && class != VcpuClass::Head);
+    fn ends_for_a_holder_that_spins_for_a_preempted_one(
+        p in params(),
+        class in prop::sample::select(vec![VcpuClass::Holder, VcpuClass::Irq]),
+    ) {
         let blockers = Siblings { holder: true, ..ALONE };
         let (mut grace, mut budget, mut granted) = (Grace::default(), u64::MAX, 0);
         let verdict = loop {
